@@ -1,0 +1,203 @@
+"""Files into the index: read each by its type, split, embed, store."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from datetime import date, datetime
+from pathlib import Path
+from typing import NamedTuple
+
+import frontmatter
+
+from crag_dspy.errors import IngestError
+from crag_dspy.extract import clean_title, extract
+from crag_dspy.index import Index
+from crag_dspy.split import split
+from crag_dspy.types import Document
+
+
+class Skipped(NamedTuple):
+    """A file that was not ingested, and why."""
+
+    path: Path
+    reason: str
+
+
+class IngestReport(NamedTuple):
+    """What an ingestion did; passages unless said otherwise."""
+
+    documents: int
+    added: int
+    unchanged: int
+    removed: int
+    skipped: list[Skipped]
+
+
+def ingest(
+    paths: Sequence[Path],
+    index: Index,
+    *,
+    base: Path | None = None,
+    progress: Callable[[int, int, str], None] = lambda done, all, name: None,
+) -> IngestReport:
+    """Read files and folders into the index; what cannot be read is skipped by name, the rest goes in.
+
+    Args:
+        paths: Files, or folders to walk (hidden ones are left out).
+        index: Where the passages go. A document that is there already is brought up to date.
+        base: Document ids are paths relative to this folder. Default: the current folder.
+        progress: Called with (files done, files in all, name of the next).
+
+    Raises:
+        IngestError: a path does not exist, or no file could be read.
+    """
+    base = (base or Path.cwd()).resolve()
+    files = list(_files(paths))
+    skipped: list[Skipped] = []
+    documents = added = unchanged = removed = 0
+    for done, path in enumerate(files):
+        progress(done, len(files), path.name)
+        try:
+            document = read(path, id=_relative(path, base))
+        except IngestError as exc:
+            skipped.append(Skipped(path, str(exc)))
+            continue
+        change = index.upsert(document, split(document))
+        documents += 1
+        added, unchanged, removed = added + change.added, unchanged + change.unchanged, removed + change.removed
+    progress(len(files), len(files), "")
+    if not documents:
+        reasons = "; ".join(f"{path.name}: {reason}" for path, reason in skipped[:5]) or "the folders hold no files"
+        raise IngestError(f"Nothing was ingested ({reasons}). Give files of type {', '.join(sorted(READERS))}.")
+    return IngestReport(documents, added, unchanged, removed, skipped)
+
+
+def read(path: Path, *, id: str) -> Document:
+    """Read one file.
+
+    Raises:
+        IngestError: unsupported type, unreadable, or no text in it.
+    """
+    reader = READERS.get(path.suffix.lower())
+    if reader is None:
+        raise IngestError(f"unsupported type {path.suffix or '(none)'!r}")
+    try:
+        document = reader(path, id)
+    except IngestError:
+        raise
+    except Exception as exc:  # the readers' libraries raise anything on a broken file; one file must not end the rest
+        raise IngestError(f"cannot be read as {path.suffix.lower()} ({type(exc).__name__})") from exc
+    # Lone surrogates cannot be stored.
+    text = document.text.encode("utf-8", "replace").decode("utf-8")
+    if not text.strip():
+        raise IngestError("has no text")
+    return document.model_copy(update={"text": text})
+
+
+def _files(paths: Sequence[Path]) -> Iterator[Path]:
+    seen = set()
+    for path in paths:
+        if not path.exists():
+            raise IngestError(f"There is no file or folder {str(path)!r}.")
+        found = [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file())
+        for file in found:
+            hidden = path.is_dir() and any(part.startswith(".") for part in file.relative_to(path).parts)
+            if not hidden and file.resolve() not in seen:
+                seen.add(file.resolve())
+                yield file
+
+
+def _relative(path: Path, base: Path) -> str:
+    return Path(os.path.relpath(path.resolve(), base)).as_posix()
+
+
+def _markdown(path: Path, id: str) -> Document:
+    post = frontmatter.loads(_decode(path))
+    title = post.get("title") or next((m.group(1) for m in re.finditer(r"^#\s+(.+)$", post.content, re.M)), None)
+    return Document(id=id, title=clean_title(_text(title), path.stem), text=post.content, published_at=_day(post.get("published") or post.get("date")))
+
+
+_HEADER = re.compile(r"(Title|Published|Date):[ \t]*(.*)", re.I)
+
+
+def _plain(path: Path, id: str) -> Document:
+    """Read plain text; `Title:` and `Published:` lines at the top are taken as such."""
+    lines = _decode(path).splitlines(keepends=True)
+    header: dict[str, str] = {}
+    while lines and (match := _HEADER.fullmatch(lines[0].strip())):
+        header[match.group(1).lower()] = match.group(2)
+        lines.pop(0)
+    text = "".join(lines).lstrip("\n")
+    return Document(id=id, title=clean_title(header.get("title"), path.stem), text=text, published_at=_day(header.get("published") or header.get("date")))
+
+
+def _html(path: Path, id: str) -> Document:
+    document = extract(path.read_bytes(), id=id, url=None)
+    if document is None:
+        raise IngestError("has no main text")
+    return document
+
+
+def _pdf(path: Path, id: str) -> Document:
+    from pypdf import PdfReader
+
+    pdf = PdfReader(path)
+    meta = pdf.metadata
+    text = "\n\n".join(page.extract_text() for page in pdf.pages)
+    made = (meta.modification_date or meta.creation_date) if meta else None
+    return Document(id=id, title=clean_title(meta.title if meta else None, path.stem), text=text, published_at=made.date() if made else None)
+
+
+def _docx(path: Path, id: str) -> Document:
+    import docx
+    from docx.table import Table
+
+    word = docx.Document(str(path))
+    blocks = []
+    for block in word.iter_inner_content():
+        if isinstance(block, Table):
+            blocks.append("\n".join("| " + " | ".join(cell.text.strip() for cell in row.cells) + " |" for row in block.rows))
+        elif block.text.strip():
+            style = (block.style.name or "") if block.style else ""
+            level = re.fullmatch(r"Heading ([1-6])", style)
+            marker = "#" * int(level.group(1)) + " " if level else "- " if style.startswith("List") else ""
+            blocks.append(marker + block.text.strip())
+    made = word.core_properties.modified or word.core_properties.created
+    return Document(id=id, title=clean_title(word.core_properties.title, path.stem), text="\n\n".join(blocks), published_at=made.date() if made else None)
+
+
+READERS: dict[str, Callable[[Path, str], Document]] = {
+    ".md": _markdown,
+    ".markdown": _markdown,
+    ".txt": _plain,
+    ".html": _html,
+    ".htm": _html,
+    ".pdf": _pdf,
+    ".docx": _docx,
+}
+
+
+def _decode(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as exc:
+        raise IngestError("is not UTF-8 text") from exc
+    except OSError as exc:
+        raise IngestError(f"cannot be opened ({exc.strerror})") from exc
+
+
+def _text(value: object) -> str | None:
+    return None if value is None else str(value)
+
+
+def _day(value: object) -> date | None:
+    if isinstance(value, datetime):
+        return value.date()
+    if isinstance(value, date):
+        return value
+    try:
+        return date.fromisoformat(str(value)[:10]) if value else None
+    except ValueError:
+        return None

@@ -1,0 +1,73 @@
+"""The learned numbers: thresholds per question kind, ages, the cascade's band. Saved with the prompts."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from dspy.predict.parameter import Parameter
+from pydantic import Field
+
+from crag_dspy.types import Frozen, Kind
+
+Probability = float
+
+
+class Policy(Frozen):
+    """Numbers that decide. Defaults are the hand-set start; `python -m optimize` learns them.
+
+    `platt` and `platt_lm` turn raw scores into a probability of relevance, sigmoid(a + b*x [+ c*y]), where x is the
+    cross-encoder's logit and y the LM's expected rubric level in 0-1 (Platt 1999).
+    """
+
+    upper: dict[Kind, Probability] = {"pricing": 0.9, "technical": 0.7, "factual": 0.8, "general": 0.5}
+    """A passage at or above is `correct` for its kind of question (Yan et al. 2024, section 4.3)."""
+    lower: Probability = Field(default=0.1, ge=0, le=1)
+    """A passage below is `incorrect`."""
+    max_age_days: dict[Kind, int] = {"pricing": 30, "technical": 180, "factual": 365, "general": 365}
+    band: tuple[Probability, Probability] = (0.05, 0.95)
+    """Between these bounds of the cross-encoder's probability the LM grades; (1, 1) never asks it, (0, 1) always."""
+    platt: tuple[float, float] = (0.0, 1.0)
+    platt_lm: tuple[float, float, float] = (-3.0, 0.3, 6.0)
+    strip_keep: Probability = Field(default=0.1, ge=0, le=1)
+    """A strip scoring below, in the cross-encoder's probability, is dropped."""
+    strip_sure: Probability = Field(default=0.9, ge=0, le=1)
+    """Where every kept strip reaches this, the LM is not asked to pick."""
+    max_strips: int = Field(default=3, gt=0)
+    """Strips kept per passage."""
+    answerable: Probability = Field(default=0.2, ge=0, le=1)
+    """If no evidence reaches this relevance for any need, the program abstains without calling the generator."""
+    support: Probability = Field(default=0.5, ge=0, le=1)
+    """A claim whose support by what it cites is below is dropped."""
+
+    def relevance(self, reranker: Probability, level: Probability | None = None) -> Probability:
+        """Return the probability that a passage is relevant, from its scores in 0-1."""
+        logit = math.log(max(reranker, 1e-6)) - math.log(max(1.0 - reranker, 1e-6))
+        if level is None:
+            a, b = self.platt
+            return sigmoid(a + b * logit)
+        a, b, c = self.platt_lm
+        return sigmoid(a + b * logit + c * level)
+
+
+def sigmoid(x: float) -> float:
+    """Return 1 / (1 + e^-x), in 0-1, without overflow."""
+    return 1.0 / (1.0 + math.exp(-x)) if x >= 0 else math.exp(x) / (1.0 + math.exp(x))
+
+
+class PolicyParameter(Parameter):  # type: ignore[misc]
+    """The policy as a DSPy parameter, so that it is copied, saved and loaded together with the prompts."""
+
+    def __init__(self, policy: Policy | None = None) -> None:
+        self.value = policy or Policy()
+
+    def reset(self) -> None:
+        """Keep the policy: DSPy calls this to clear demonstrations from a copy, and thresholds are none."""
+
+    def dump_state(self, json_mode: bool = True) -> dict[str, Any]:
+        """Return the policy as JSON values."""
+        return self.value.model_dump(mode="json")
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Take the policy from JSON values; an unknown or missing number is refused by pydantic."""
+        self.value = Policy.model_validate(state)
