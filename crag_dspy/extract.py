@@ -21,20 +21,20 @@ def extract(html: str | bytes, *, id: str, url: str | None, retrieved_at: dateti
         retrieved_at: When it was fetched.
         today: A publication date after this day is not believed.
     """
-    # deduplicate stays off: with it, the same page yields None from the fourth extraction on.
-    found = trafilatura.bare_extraction(html, url=url, output_format="markdown", include_tables=True, include_comments=False, with_metadata=True)
-    if found is None:
+    tree = trafilatura.load_html(html)
+    if tree is None:
         return None
-    page = found if isinstance(found, dict) else found.as_dict()
-    text = (page.get("text") or "").strip()
+    # deduplicate stays off: with it, the same page yields None from the fourth extraction on.
+    text = (trafilatura.extract(tree, url=url, output_format="markdown", include_tables=True, include_comments=False) or "").strip()
     if not text:
         return None
-    published = date.fromisoformat(page["date"][:10]) if page.get("date") else None
+    meta = trafilatura.extract_metadata(tree, default_url=url)
+    published = date.fromisoformat(meta.date[:10]) if meta and meta.date else None
     if published and today and published > today:
         published = None
     return Document(
         id=id,
-        title=clean_title(page.get("title"), url or id),
+        title=clean_title(meta.title if meta else None, url or id),
         text=text,
         source_type="web" if url else "internal",
         url=url,

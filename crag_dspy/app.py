@@ -1,0 +1,143 @@
+"""Wiring: settings in, a ready program out. The one place where parts are built."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from datetime import UTC, date, datetime
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+# Before the first LM call, or litellm fetches its price list from the network.
+os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "true")
+
+import dspy
+
+from crag_dspy.errors import SettingsError
+from crag_dspy.fetch import Fetcher
+from crag_dspy.index import Index, open_client
+from crag_dspy.local_lm import MODEL_NAME, join_parts, part_files, running
+from crag_dspy.models import CrossEncoder, Embedder
+from crag_dspy.program import CRAG, Parts
+from crag_dspy.sandbox import KEY, SUFFIX, Sandbox
+from crag_dspy.search import DuckDuckGoSearch, Search, TavilySearch
+from crag_dspy.settings import Settings, Web
+from crag_dspy.types import Answer
+
+embedder = cache(Embedder)
+cross_encoder = cache(CrossEncoder)
+sandbox = cache(Sandbox)
+
+
+class Crag:
+    """A ready program: call it with a question, get an `Answer`."""
+
+    def __init__(self, program: CRAG, lm: dspy.BaseLM) -> None:
+        self.program = program
+        self.lm = lm
+
+    def __call__(self, question: str, *, as_of: date | None = None) -> Answer:
+        """Answer a question, as of a day (default: today).
+
+        Raises:
+            QuestionError: the question is empty or too long.
+            dspy.LMError: the LM cannot be reached or refuses.
+        """
+        return self.predict(question, as_of=as_of).answer  # type: ignore[no-any-return]
+
+    def predict(self, question: str, *, as_of: date | None = None) -> dspy.Prediction:
+        """Answer a question and return the prediction: `answer` and `trace`."""
+        # trace=None and disable_history: otherwise every prompt stays in memory for the life of the process.
+        with context(self.lm), dspy.context(trace=None, disable_history=True):
+            return self.program(question=question, as_of=as_of)
+
+
+def context(lm: dspy.BaseLM) -> Any:
+    """Return the DSPy context that the program runs in: this LM, and a reply out of format read by us, not asked for again."""
+    return dspy.context(lm=lm, adapter=dspy.ChatAdapter(use_json_adapter_fallback=False))
+
+
+def build(settings: Settings, *, lm: dspy.BaseLM | None = None, today: Callable[[], date] | None = None) -> Crag:
+    """Build an uncompiled program from settings.
+
+    Args:
+        settings: What to use.
+        lm: An LM to use instead of the one in the settings.
+        today: The clock. Default: the day in UTC.
+
+    Raises:
+        SettingsError, IndexUnusable, LocalLMError, ModelFileError: a part cannot be had; nothing was asked of an LM yet.
+    """
+    return Crag(CRAG(build_parts(settings, today=today)), lm or build_lm(settings))
+
+
+def build_parts(settings: Settings, *, today: Callable[[], date] | None = None) -> Parts:
+    """Build everything but the LM."""
+    search, fetch = build_web(settings)
+    return Parts(
+        index=open_index(settings), cross_encoder=cross_encoder(), search=search, fetch=fetch,
+        today=today or (lambda: datetime.now(UTC).date()), top_k=settings.top_k, max_pages=settings.max_pages,
+        max_evidence=settings.max_evidence, workers=settings.workers, max_seconds=settings.max_seconds,
+    )
+
+
+def open_index(settings: Settings, *, create: bool = False) -> Index:
+    """Open the index that the settings name."""
+    where = settings.chroma or str(settings.home / "chroma")
+    if not create and "://" not in where and not Path(where, "chroma.sqlite3").exists():
+        raise SettingsError(f"There is no index in {where!r} yet. Make it with: crag ingest PATH…")
+    return Index(open_client(where), settings.collection, embedder(), create=create)
+
+
+def build_lm(settings: Settings) -> dspy.LM:
+    """Build the LM. A hosted one reads its key from its provider's own variable when it is called.
+
+    Raises:
+        SettingsError: no provider of that name.
+        LocalLMError, ModelFileError: the embedded LM is not installed, or its weights are damaged.
+    """
+    if settings.lm == "local":
+        weights = settings.local_model or join_parts(part_files(), settings.home / "models" / f"{MODEL_NAME}.gguf")
+        return dspy.LM(
+            f"openai/{Path(weights).stem}", api_base=running(Path(weights)).address, api_key="local", temperature=0.0, max_tokens=settings.lm_max_tokens,
+            num_retries=2, cache=False, logprobs=True, top_logprobs=20, stop=["[[ ## completed ## ]]"],
+        )
+    import litellm
+
+    try:
+        litellm.get_llm_provider(settings.lm, api_base=settings.lm_api_base)
+    except litellm.exceptions.BadRequestError as exc:
+        raise SettingsError(f"CRAG_LM={settings.lm!r} names no known provider. Use local, or provider/model, e.g. openai/gpt-4o-mini.") from exc
+    extra = {"api_base": settings.lm_api_base} if settings.lm_api_base else {}
+    return dspy.LM(settings.lm, temperature=0.0, max_tokens=settings.lm_max_tokens, num_retries=3, cache=False, **extra)
+
+
+def build_web(settings: Settings) -> tuple[Search | None, Fetcher]:
+    """Build the web search and the fetcher."""
+    web = settings.web or _default_web(settings)
+    if web == "tavily":
+        return TavilySearch(), Fetcher()
+    if web == "duckduckgo":
+        return DuckDuckGoSearch(), Fetcher()
+    if web == "sandbox":
+        pages = sandbox_pages(settings)
+        if pages is None:
+            raise SettingsError("The sandbox web finds no data/web folder. Set CRAG_SANDBOX to a folder of <host>/<page>.html, or CRAG_WEB=none.")
+        local = sandbox(pages)
+        return TavilySearch(api_key=KEY, api_base_url=local.search_url), Fetcher(routes={SUFFIX: local.address})
+    return None, Fetcher()
+
+
+def sandbox_pages(settings: Settings) -> Path | None:
+    """Return the folder of the sandbox web's pages: the setting, or data/web in the current folder or beside the package."""
+    if settings.sandbox:
+        return settings.sandbox
+    candidates = (Path("data/web"), Path(__file__).resolve().parent.parent / "data" / "web")
+    return next((path for path in candidates if path.is_dir()), None)
+
+
+def _default_web(settings: Settings) -> Web:
+    if os.environ.get("TAVILY_API_KEY", "").strip():
+        return "tavily"
+    return "sandbox" if sandbox_pages(settings) else "none"

@@ -1,0 +1,106 @@
+"""The command line: `crag ingest PATH…`, `crag ask "…"`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+from crag_dspy.errors import CragError, StateError
+from crag_dspy.types import Answer
+
+cli = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help="Corrective RAG with checked citations.")
+out = Console(highlight=False, soft_wrap=True)
+err = Console(stderr=True, highlight=False, soft_wrap=True)
+
+CHAMPION = "models:/crag@champion"
+
+
+@cli.command()
+def ingest(paths: Annotated[list[Path], typer.Argument(help="Files or folders: md, txt, html, pdf, docx.")]) -> None:
+    """Read documents into the index; changed ones replace what was there."""
+    from crag_dspy import app
+    from crag_dspy.ingest import ingest as run
+    from crag_dspy.settings import load_settings
+
+    index = app.open_index(load_settings(), create=True)
+    with Progress(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), console=err, transient=True) as bar:
+        task = bar.add_task("Reading")
+        report = run(paths, index, progress=lambda done, total, name: bar.update(task, completed=done, total=total, description=f"Reading {name}"))
+    out.print(
+        f"{report.documents} documents: {report.added} passages added, {report.unchanged} unchanged, {report.removed} removed. "
+        f"The index holds {index.count()} passages."
+    )
+    for path, reason in report.skipped:
+        err.print(f"Skipped {path}: {reason}", style="yellow")
+
+
+@cli.command()
+def ask(
+    question: Annotated[str, typer.Argument(help="What you want to know.")],
+    json: Annotated[bool, typer.Option("--json", help="Print the whole answer as JSON.")] = False,
+    model: Annotated[str, typer.Option(help="A compiled version in MLflow, or 'none' for the uncompiled program.")] = CHAMPION,
+    as_of: Annotated[datetime | None, typer.Option(formats=["%Y-%m-%d"], help="Judge ages as of this day.")] = None,
+) -> None:
+    """Answer a question from the index and the web, with sources."""
+    import crag_dspy
+
+    if model == "none" or (model == CHAMPION and not _has_store()):
+        crag = crag_dspy.build(crag_dspy.load_settings())
+        if model != "none":
+            err.print("No compiled version yet (python -m optimize makes one): using the uncompiled program.", style="dim")
+    else:
+        try:
+            crag = crag_dspy.load(model)
+        except StateError:
+            if model != CHAMPION:
+                raise
+            crag = crag_dspy.build(crag_dspy.load_settings())
+            err.print("No usable champion in MLflow: using the uncompiled program.", style="yellow")
+    answer = crag(question, as_of=as_of.date() if as_of else None)
+    if json:
+        sys.stdout.write(answer.model_dump_json(indent=2) + "\n")
+    else:
+        show(answer, out)
+
+
+def show(answer: Answer, console: Console) -> None:
+    """Print an answer for a person: text, sources, route."""
+    console.print(answer.text, style="bold" if answer.status == "answered" else "yellow", markup=False)
+    for citation in answer.citations:
+        where = citation.url or citation.id
+        when = f", {citation.published_at}" if citation.published_at else ""
+        console.print(f"  [{citation.n}] {citation.title} ({where}{when})", markup=False)
+        console.print(f"      “{citation.quote[:300]}”", style="dim", markup=False)
+    query = f", web query: {answer.web_query}" if answer.web_query else ""
+    console.print(
+        f"  {answer.status}; evidence {answer.assessment}, action {answer.action}{query}; confidence {answer.confidence:.2f}; "
+        f"{answer.usage.lm_calls} LM calls, {answer.usage.pages} pages, {answer.usage.seconds:.1f} s",
+        style="dim", markup=False,
+    )
+    for warning in answer.warnings:
+        console.print(f"  warning ({warning.code}): {warning.message}", style="yellow", markup=False)
+
+
+def _has_store() -> bool:
+    """Whether there is an MLflow store to ask; asking MLflow would make an empty one."""
+    return bool(os.environ.get("MLFLOW_TRACKING_URI")) or Path("mlflow.db").exists()
+
+
+def main() -> None:
+    """Run the command line; an error that a user can act on is one line, not a traceback."""
+    try:
+        cli()
+    except CragError as exc:
+        err.print(f"Error: {exc}", style="red", markup=False)
+        raise SystemExit(1) from None
+
+
+if __name__ == "__main__":
+    main()

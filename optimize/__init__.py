@@ -1,0 +1,1 @@
+"""Compiling, measuring and versioning the program."""
