@@ -33,7 +33,9 @@ def load(uri: str = "models:/crag@champion", *, settings: Settings | None = None
     try:
         folder = mlflow.artifacts.download_artifacts(f"{uri}/artifacts")
     except MlflowException as exc:
-        raise StateError(f"MLflow has no {uri!r}. Compile a version with python -m optimize, or set MLFLOW_TRACKING_URI to where it is.") from exc
+        raise StateError(
+            f"MLflow has no {uri!r}. Compile a version with python -m optimize, or set MLFLOW_TRACKING_URI to where it is."
+        ) from exc
     crag = build(settings or load_settings(), lm=lm)
     load_state(crag.program, Path(folder) / "program.json")
     return crag

@@ -76,9 +76,16 @@ def build_parts(settings: Settings, *, today: Callable[[], date] | None = None) 
     """Build everything but the LM."""
     search, fetch = build_web(settings)
     return Parts(
-        index=open_index(settings), cross_encoder=cross_encoder(), search=search, fetch=fetch,
-        today=today or (lambda: datetime.now(UTC).date()), top_k=settings.top_k, max_pages=settings.max_pages,
-        max_evidence=settings.max_evidence, workers=settings.workers, max_seconds=settings.max_seconds,
+        index=open_index(settings),
+        cross_encoder=cross_encoder(),
+        search=search,
+        fetch=fetch,
+        today=today or (lambda: datetime.now(UTC).date()),
+        top_k=settings.top_k,
+        max_pages=settings.max_pages,
+        max_evidence=settings.max_evidence,
+        workers=settings.workers,
+        max_seconds=settings.max_seconds,
     )
 
 
@@ -100,15 +107,25 @@ def build_lm(settings: Settings) -> dspy.LM:
     if settings.lm == "local":
         weights = settings.local_model or join_parts(part_files(), settings.home / "models" / f"{MODEL_NAME}.gguf")
         return dspy.LM(
-            f"openai/{Path(weights).stem}", api_base=running(Path(weights)).address, api_key="local", temperature=0.0, max_tokens=settings.lm_max_tokens,
-            num_retries=2, cache=False, logprobs=True, top_logprobs=20, stop=["[[ ## completed ## ]]"],
+            f"openai/{Path(weights).stem}",
+            api_base=running(Path(weights)).address,
+            api_key="local",
+            temperature=0.0,
+            max_tokens=settings.lm_max_tokens,
+            num_retries=2,
+            cache=False,
+            logprobs=True,
+            top_logprobs=20,
+            stop=["[[ ## completed ## ]]"],
         )
     import litellm
 
     try:
         litellm.get_llm_provider(settings.lm, api_base=settings.lm_api_base)
     except litellm.exceptions.BadRequestError as exc:
-        raise SettingsError(f"CRAG_LM={settings.lm!r} names no known provider. Use local, or provider/model, e.g. openai/gpt-4o-mini.") from exc
+        raise SettingsError(
+            f"CRAG_LM={settings.lm!r} names no known provider. Use local, or provider/model, e.g. openai/gpt-4o-mini."
+        ) from exc
     extra = {"api_base": settings.lm_api_base} if settings.lm_api_base else {}
     return dspy.LM(settings.lm, temperature=0.0, max_tokens=settings.lm_max_tokens, num_retries=3, cache=False, **extra)
 
@@ -123,7 +140,9 @@ def build_web(settings: Settings) -> tuple[Search | None, Fetcher]:
     if web == "sandbox":
         pages = sandbox_pages(settings)
         if pages is None:
-            raise SettingsError("The sandbox web finds no data/web folder. Set CRAG_SANDBOX to a folder of <host>/<page>.html, or CRAG_WEB=none.")
+            raise SettingsError(
+                "The sandbox web finds no data/web folder. Set CRAG_SANDBOX to a folder of <host>/<page>.html, or CRAG_WEB=none."
+            )
         local = sandbox(pages)
         return TavilySearch(api_key=KEY, api_base_url=local.search_url), Fetcher(routes={SUFFIX: local.address})
     return None, Fetcher()

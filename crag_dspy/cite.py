@@ -134,8 +134,15 @@ def citations(claims: Sequence[Claim], evidence: Sequence[Evidence]) -> list[Cit
     used = {n for claim in claims for n in claim.citations}
     return [
         Citation(
-            n=item.n, id=item.passage.document_id, source_type=item.passage.source_type, title=item.passage.title, url=item.passage.url,
-            published_at=item.passage.published_at, retrieved_at=item.passage.retrieved_at, quote=item.text, copies=item.copies,
+            n=item.n,
+            id=item.passage.document_id,
+            source_type=item.passage.source_type,
+            title=item.passage.title,
+            url=item.passage.url,
+            published_at=item.passage.published_at,
+            retrieved_at=item.passage.retrieved_at,
+            quote=item.text,
+            copies=item.copies,
         )
         for item in evidence
         if item.n in used

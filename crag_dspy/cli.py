@@ -15,7 +15,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from crag_dspy.errors import CragError, StateError
 from crag_dspy.types import Answer
 
-cli = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help="Corrective RAG with checked citations.")
+cli = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="Corrective RAG with checked citations.",
+)
 out = Console(highlight=False, soft_wrap=True)
 err = Console(stderr=True, highlight=False, soft_wrap=True)
 
@@ -32,7 +37,11 @@ def ingest(paths: Annotated[list[Path], typer.Argument(help="Files or folders: m
     index = app.open_index(load_settings(), create=True)
     with Progress(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), console=err, transient=True) as bar:
         task = bar.add_task("Reading")
-        report = run(paths, index, progress=lambda done, total, name: bar.update(task, completed=done, total=total, description=f"Reading {name}"))
+        report = run(
+            paths,
+            index,
+            progress=lambda done, total, name: bar.update(task, completed=done, total=total, description=f"Reading {name}"),
+        )
     out.print(
         f"{report.documents} documents: {report.added} passages added, {report.unchanged} unchanged, {report.removed} removed. "
         f"The index holds {index.count()} passages."
@@ -82,7 +91,8 @@ def show(answer: Answer, console: Console) -> None:
     console.print(
         f"  {answer.status}; evidence {answer.assessment}, action {answer.action}{query}; confidence {answer.confidence:.2f}; "
         f"{answer.usage.lm_calls} LM calls, {answer.usage.pages} pages, {answer.usage.seconds:.1f} s",
-        style="dim", markup=False,
+        style="dim",
+        markup=False,
     )
     for warning in answer.warnings:
         console.print(f"  warning ({warning.code}): {warning.message}", style="yellow", markup=False)

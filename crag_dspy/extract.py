@@ -11,7 +11,9 @@ from crag_dspy.types import Document
 MAX_TITLE = 200
 
 
-def extract(html: str | bytes, *, id: str, url: str | None, retrieved_at: datetime | None = None, today: date | None = None) -> Document | None:
+def extract(
+    html: str | bytes, *, id: str, url: str | None, retrieved_at: datetime | None = None, today: date | None = None
+) -> Document | None:
     """Return a page's main text as Markdown with its title and publication date, or None where there is no main text.
 
     Args:

@@ -66,7 +66,11 @@ class Fetcher:
         # (DNS rebinding) gains nothing; the host name is kept for the Host header and for TLS.
         literal = f"[{address}]" if ":" in address else address
         target = httpx.URL(url).copy_with(host=literal, port=port, userinfo=b"", fragment=None)
-        headers = {"Host": host_header, "User-Agent": USER_AGENT, "Accept": "text/html,application/xhtml+xml,text/plain;q=0.8"}
+        headers = {
+            "Host": host_header,
+            "User-Agent": USER_AGENT,
+            "Accept": "text/html,application/xhtml+xml,text/plain;q=0.8",
+        }
         try:
             with (
                 httpx.Client(timeout=max(0.1, deadline - time.monotonic()), trust_env=False, follow_redirects=False) as client,
@@ -104,7 +108,10 @@ class Fetcher:
             raise SourceFailure("blocked_address", "A result with an impossible port was not fetched.") from exc
         host = (parts.hostname or "").rstrip(".").lower()
         if parts.scheme not in ("http", "https") or not host or "@" in parts.netloc:
-            raise SourceFailure("blocked_address", f"A result that is no plain http(s) address was not fetched ({parts.scheme or 'no scheme'}).")
+            raise SourceFailure(
+                "blocked_address",
+                f"A result that is no plain http(s) address was not fetched ({parts.scheme or 'no scheme'}).",
+            )
         for suffix, route in self.routes.items():
             if host == suffix or host.endswith("." + suffix):
                 return route[0], route[1], host

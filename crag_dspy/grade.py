@@ -34,7 +34,17 @@ class GradePassage(dspy.Signature):  # type: ignore[misc]
 
 LEVELS = 3
 _LEVEL = re.compile(r"(?<![\d.])([0-3])(?![\d.]\d)")
-_WORDS = {"unrelated": 0, "irrelevant": 0, "incorrect": 0, "on topic": 1, "partial": 2, "ambiguous": 2, "answer": 3, "correct": 3, "relevant": 3}
+_WORDS = {
+    "unrelated": 0,
+    "irrelevant": 0,
+    "incorrect": 0,
+    "on topic": 1,
+    "partial": 2,
+    "ambiguous": 2,
+    "answer": 3,
+    "correct": 3,
+    "relevant": 3,
+}
 
 
 def parse_level(text: str) -> int | None:
@@ -121,14 +131,23 @@ def doubtful(scored: Sequence[Scored], policy: Policy) -> list[tuple[Scored, int
     low, high = policy.band
     asked: list[tuple[Scored, int]] = []
     for need in range(len(scored[0].scores) if scored else 0):
-        ranked = sorted(((policy.relevance(item.scores[need]), item) for item in scored), key=lambda pair: (-pair[0], pair[1].passage.id))
+        ranked = sorted(
+            ((policy.relevance(item.scores[need], item.best_strip(need)), item) for item in scored),
+            key=lambda pair: (-pair[0], pair[1].passage.id),
+        )
         if ranked[0][0] < high:
             asked += [(item, need) for relevance, item in ranked if relevance >= low][:LM_GRADES_PER_NEED]
     return asked
 
 
 def combine(
-    scored: Sequence[Scored], levels: Levels, *, kind: Kind, policy: Policy, as_of: date, unread: Mapping[str, str] = MappingProxyType({})
+    scored: Sequence[Scored],
+    levels: Levels,
+    *,
+    kind: Kind,
+    policy: Policy,
+    as_of: date,
+    unread: Mapping[str, str] = MappingProxyType({}),
 ) -> list[Grade]:
     """Return the grades that scores, LM levels and ages amount to: a pure function.
 
@@ -138,7 +157,7 @@ def combine(
     for item in scored:
         key = item.passage.id
         said = {need: levels[key, need] for need in range(len(item.scores)) if (key, need) in levels}
-        relevances = tuple(policy.relevance(s, said.get(need)) for need, s in enumerate(item.scores))
+        relevances = tuple(policy.relevance(s, item.best_strip(need), said.get(need)) for need, s in enumerate(item.scores))
         age = (as_of - item.passage.published_at).days if item.passage.published_at else None
         stale = age is not None and age > policy.max_age_days[kind]
         relevance = max(relevances) * freshness(age, policy.max_age_days[kind])
@@ -146,8 +165,17 @@ def combine(
         why = f"cross-encoder {max(item.scores):.2f}" + (f", LM level {max(said.values()) * LEVELS:.1f} of {LEVELS}" if said else "")
         grades.append(
             Grade(
-                passage=item.passage, needs=relevances, relevance=relevance, verdict=verdict(relevance, kind, policy), graded_by=graded_by,
-                stale=stale, age_days=age, why=why + (f", {age} days old" if stale else ""), reply=unread.get(key),
+                passage=item.passage,
+                scores=item.scores,
+                strips=item.strips,
+                needs=relevances,
+                relevance=relevance,
+                verdict=verdict(relevance, kind, policy),
+                graded_by=graded_by,
+                stale=stale,
+                age_days=age,
+                why=why + (f", {age} days old" if stale else ""),
+                reply=unread.get(key),
             )
         )
     return sorted(grades, key=lambda g: (-g.relevance, g.passage.id))
@@ -198,13 +226,27 @@ def assess(grades: Sequence[Grade], needs: Sequence[str], kind: Kind, policy: Po
             missing.append(i)
     still_open = tuple(sorted(stale + hinted + missing))
     if not still_open:
-        return Judgement("sufficient", "correct", "a fresh passage covers every need" if len(needs) > 1 else "a fresh passage covers the question", ())
+        return Judgement(
+            "sufficient",
+            "correct",
+            "a fresh passage covers every need" if len(needs) > 1 else "a fresh passage covers the question",
+            (),
+        )
     if len(missing) == len(needs):
         return Judgement("irrelevant", "incorrect", "no passage is relevant", still_open)
     if stale and not hinted and not missing:
         oldest = max(g.age_days or 0 for g in grades if g.stale and max(g.needs) >= upper)
-        return Judgement("stale", "ambiguous", f"what covers it is up to {oldest} days old, past {policy.max_age_days[kind]} for {kind} questions", still_open)
-    parts = [f"{len(names)} {word}" for names, word in ((covered, "covered"), (stale, "stale"), (hinted, "uncertain"), (missing, "uncovered")) if names]
+        return Judgement(
+            "stale",
+            "ambiguous",
+            f"what covers it is up to {oldest} days old, past {policy.max_age_days[kind]} for {kind} questions",
+            still_open,
+        )
+    parts = [
+        f"{len(names)} {word}"
+        for names, word in ((covered, "covered"), (stale, "stale"), (hinted, "uncertain"), (missing, "uncovered"))
+        if names
+    ]
     return Judgement("partial", "ambiguous", f"of {len(needs)} need(s): {', '.join(parts)}", still_open)
 
 

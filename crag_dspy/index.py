@@ -80,9 +80,7 @@ class Index:
         except NotFoundError as exc:
             if not create:
                 raise IndexUnusable(f"There is no index {name!r} yet. Make it with: crag ingest PATH…") from exc
-            self._rows = client.create_collection(
-                name, embedding_function=None, configuration={"hnsw": {"space": SPACE}}, metadata=mine
-            )
+            self._rows = client.create_collection(name, embedding_function=None, configuration={"hnsw": {"space": SPACE}}, metadata=mine)
         stored = self._rows.metadata or {}
         theirs = {key: stored.get(key) for key in mine}
         if theirs != mine:
@@ -161,7 +159,10 @@ def open_client(where: str | Path) -> ClientAPI:
     address = urlsplit(str(where))
     try:
         return chromadb.HttpClient(
-            host=address.hostname or "", port=address.port or (443 if address.scheme == "https" else 80), ssl=address.scheme == "https", settings=options
+            host=address.hostname or "",
+            port=address.port or (443 if address.scheme == "https" else 80),
+            ssl=address.scheme == "https",
+            settings=options,
         )
     except ValueError as exc:
         raise IndexUnusable(f"No Chroma server answers at {where}. Start it (chroma run), or set CRAG_CHROMA to a folder.") from exc

@@ -116,7 +116,12 @@ def _relative(path: Path, base: Path) -> str:
 def _markdown(path: Path, id: str) -> Document:
     post = frontmatter.loads(_decode(path))
     title = post.get("title") or next((m.group(1) for m in re.finditer(r"^#\s+(.+)$", post.content, re.M)), None)
-    return Document(id=id, title=clean_title(_text(title), path.stem), text=post.content, published_at=_day(post.get("published") or post.get("date")))
+    return Document(
+        id=id,
+        title=clean_title(_text(title), path.stem),
+        text=post.content,
+        published_at=_day(post.get("published") or post.get("date")),
+    )
 
 
 _HEADER = re.compile(r"(Title|Published|Date):[ \t]*(.*)", re.I)
@@ -130,7 +135,12 @@ def _plain(path: Path, id: str) -> Document:
         header[match.group(1).lower()] = match.group(2)
         lines.pop(0)
     text = "".join(lines).lstrip("\n")
-    return Document(id=id, title=clean_title(header.get("title"), path.stem), text=text, published_at=_day(header.get("published") or header.get("date")))
+    return Document(
+        id=id,
+        title=clean_title(header.get("title"), path.stem),
+        text=text,
+        published_at=_day(header.get("published") or header.get("date")),
+    )
 
 
 def _html(path: Path, id: str) -> Document:
@@ -147,7 +157,12 @@ def _pdf(path: Path, id: str) -> Document:
     meta = pdf.metadata
     text = "\n\n".join(page.extract_text() for page in pdf.pages)
     made = (meta.modification_date or meta.creation_date) if meta else None
-    return Document(id=id, title=clean_title(meta.title if meta else None, path.stem), text=text, published_at=made.date() if made else None)
+    return Document(
+        id=id,
+        title=clean_title(meta.title if meta else None, path.stem),
+        text=text,
+        published_at=made.date() if made else None,
+    )
 
 
 def _docx(path: Path, id: str) -> Document:
@@ -165,7 +180,12 @@ def _docx(path: Path, id: str) -> Document:
             marker = "#" * int(level.group(1)) + " " if level else "- " if style.startswith("List") else ""
             blocks.append(marker + block.text.strip())
     made = word.core_properties.modified or word.core_properties.created
-    return Document(id=id, title=clean_title(word.core_properties.title, path.stem), text="\n\n".join(blocks), published_at=made.date() if made else None)
+    return Document(
+        id=id,
+        title=clean_title(word.core_properties.title, path.stem),
+        text="\n\n".join(blocks),
+        published_at=made.date() if made else None,
+    )
 
 
 READERS: dict[str, Callable[[Path, str], Document]] = {

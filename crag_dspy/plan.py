@@ -36,7 +36,10 @@ _KINDS: tuple[tuple[Kind, re.Pattern[str]], ...] = (
     ),
     (
         "factual",
-        re.compile(r"\b(who|whom|whose|when|where|which|what (day|date|year|month|time|name|number|city|town|share)|how (many|long|old|far|often|large|big|tall))\b", re.I),
+        re.compile(
+            r"\b(who|whom|whose|when|where|which|what (day|date|year|month|time|name|number|city|town|share)|how (many|long|old|far|often|large|big|tall))\b",
+            re.I,
+        ),
     ),
 )
 
@@ -47,7 +50,10 @@ _JOIN = re.compile(rf"(?:,?\s+and(?:\s+also)?|;|,\s+(?:plus|also))\s+(?=(?:{_WOR
 _SENTENCE = re.compile(r"(?<=\?)\s+(?=\S)")
 _PRONOUN = re.compile(r"\b(it|its|they|them|their|this|that|these|those|there|he|she|one)\b", re.I)
 _QUESTION_WORD = re.compile(rf"\b{_ASK}\b", re.I)
-_FILLER = re.compile(rf"\b({_ASK}|a|an|the|of|to|in|on|at|for|by|with|and|or|i|we|you|my|our|your|be|been|it|its|they|them|their|this|that|there|one)\b", re.I)
+_FILLER = re.compile(
+    rf"\b({_ASK}|a|an|the|of|to|in|on|at|for|by|with|and|or|i|we|you|my|our|your|be|been|it|its|they|them|their|this|that|there|one)\b",
+    re.I,
+)
 _NAME = re.compile(r"(?<!^)(?<![.?!] )\b[A-Z][\w-]*(?: [A-Z0-9][\w-]*)*")
 
 

@@ -16,19 +16,19 @@ Probability = float
 class Policy(Frozen):
     """Numbers that decide. Defaults are the hand-set start; `python -m optimize` learns them.
 
-    `platt` and `platt_lm` turn raw scores into a probability of relevance, sigmoid(a + b*x [+ c*y]), where x is the
-    cross-encoder's logit and y the LM's expected rubric level in 0-1 (Platt 1999).
+    `platt` and `platt_lm` turn raw scores into a probability of relevance, sigmoid(a + b*passage + c*strip [+ d*level]): the
+    cross-encoder's logits of the passage and of its best strip, and the LM's expected rubric level in 0-1 (Platt 1999).
     """
 
-    upper: dict[Kind, Probability] = {"pricing": 0.9, "technical": 0.7, "factual": 0.8, "general": 0.5}
+    upper: dict[Kind, Probability] = {"pricing": 0.6, "technical": 0.5, "factual": 0.5, "general": 0.4}
     """A passage at or above is `correct` for its kind of question (Yan et al. 2024, section 4.3)."""
-    lower: Probability = Field(default=0.1, ge=0, le=1)
+    lower: Probability = Field(default=0.05, ge=0, le=1)
     """A passage below is `incorrect`."""
     max_age_days: dict[Kind, int] = {"pricing": 30, "technical": 180, "factual": 365, "general": 365}
-    band: tuple[Probability, Probability] = (0.05, 0.95)
+    band: tuple[Probability, Probability] = (0.1, 0.8)
     """Between these bounds of the cross-encoder's probability the LM grades; (1, 1) never asks it, (0, 1) always."""
-    platt: tuple[float, float] = (0.0, 1.0)
-    platt_lm: tuple[float, float, float] = (-3.0, 0.3, 6.0)
+    platt: tuple[float, float, float] = (-4.0, 0.2, 0.6)
+    platt_lm: tuple[float, float, float, float] = (-5.0, 0.2, 0.5, 3.0)
     strip_keep: Probability = Field(default=0.1, ge=0, le=1)
     """A strip scoring below, in the cross-encoder's probability, is dropped."""
     strip_sure: Probability = Field(default=0.9, ge=0, le=1)
@@ -40,14 +40,19 @@ class Policy(Frozen):
     support: Probability = Field(default=0.5, ge=0, le=1)
     """A claim whose support by what it cites is below is dropped."""
 
-    def relevance(self, reranker: Probability, level: Probability | None = None) -> Probability:
+    def relevance(self, passage: Probability, strip: Probability, level: Probability | None = None) -> Probability:
         """Return the probability that a passage is relevant, from its scores in 0-1."""
-        logit = math.log(max(reranker, 1e-6)) - math.log(max(1.0 - reranker, 1e-6))
         if level is None:
-            a, b = self.platt
-            return sigmoid(a + b * logit)
-        a, b, c = self.platt_lm
-        return sigmoid(a + b * logit + c * level)
+            a, b, c = self.platt
+            return sigmoid(a + b * logit(passage) + c * logit(strip))
+        a, b, c, d = self.platt_lm
+        return sigmoid(a + b * logit(passage) + c * logit(strip) + d * level)
+
+
+def logit(probability: float) -> float:
+    """Return log(p / (1 - p)), p kept a millionth away from 0 and 1."""
+    p = min(max(probability, 1e-6), 1 - 1e-6)
+    return math.log(p / (1 - p))
 
 
 def sigmoid(x: float) -> float:

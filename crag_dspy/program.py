@@ -92,8 +92,15 @@ class CRAG(dspy.Module):  # type: ignore[misc]
                 checked = cite.check(reply, run.question, evidence, self.parts.cross_encoder, run.policy)
         run.count(tokens.get_total_tokens())
         trace = Trace(
-            kind=run.plan.kind, needs=run.plan.needs, internal=tuple(internal), external=tuple(external), evidence=tuple(evidence),
-            reason=judged.reason, reply=reply, invalid_citations=checked.invalid, dropped_claims=tuple(checked.dropped),
+            kind=run.plan.kind,
+            needs=run.plan.needs,
+            internal=tuple(internal),
+            external=tuple(external),
+            evidence=tuple(evidence),
+            reason=judged.reason,
+            reply=reply,
+            invalid_citations=checked.invalid,
+            dropped_claims=tuple(checked.dropped),
         )
         claims = tuple(checked.claims)
         answer = Answer(
@@ -119,7 +126,7 @@ class _Run:
     def __init__(self, program: CRAG, question: str, as_of: date) -> None:
         self.question = question.strip()
         if not self.question:
-            raise QuestionError("The question is empty. Ask something, e.g. crag ask \"What does the basic plan cost?\"")
+            raise QuestionError('The question is empty. Ask something, e.g. crag ask "What does the basic plan cost?"')
         if len(self.question) > MAX_QUESTION:
             raise QuestionError(f"The question has {len(self.question):,} characters; at most {MAX_QUESTION:,} can be asked. Shorten it.")
         self.asked = as_data(self.question)
@@ -142,13 +149,19 @@ class _Run:
     def judge(self, passages: Sequence[Passage]) -> list[Grade]:
         scored = score(self.parts.cross_encoder, self.plan.needs, passages)
         return grade(
-            self.program.grade, self.meter, scored, self.plan.needs,
-            kind=self.plan.kind, policy=self.policy, as_of=self.as_of, workers=self.parts.workers,
+            self.program.grade,
+            self.meter,
+            scored,
+            self.plan.needs,
+            kind=self.plan.kind,
+            policy=self.policy,
+            as_of=self.as_of,
+            workers=self.parts.workers,
         )
 
     def refine(self, grades: Sequence[Grade]) -> list[tuple[Grade, list[Strip]]]:
         worth = kept(grades, self.policy, KEPT_PER_NEED)
-        return refine(self.program.refine, self.meter, self.parts.cross_encoder, self.asked, self.plan.needs, worth, self.policy)
+        return refine(self.program.refine, self.meter, self.asked, worth, self.policy)
 
     def web_allowed(self) -> bool:
         if self.parts.search is None:
@@ -156,7 +169,12 @@ class _Run:
             self.warnings.append(AnswerWarning(code="no_web", message="The web was needed, but none is configured (CRAG_WEB)."))
         elif time.monotonic() - self.started > self.parts.max_seconds:
             self.stop_reason = "budget"
-            self.warnings.append(AnswerWarning(code="budget", message=f"The time for one answer ({self.parts.max_seconds:g} s) was up before the web search."))
+            self.warnings.append(
+                AnswerWarning(
+                    code="budget",
+                    message=f"The time for one answer ({self.parts.max_seconds:g} s) was up before the web search.",
+                )
+            )
         else:
             return True
         return False
@@ -197,6 +215,10 @@ class _Run:
 
     def usage(self) -> Usage:
         return Usage(
-            lm_calls=self.meter.lm_calls, prompt_tokens=self.prompt_tokens, completion_tokens=self.completion_tokens,
-            searches=self.searches, pages=self.pages, seconds=round(time.monotonic() - self.started, 3),
+            lm_calls=self.meter.lm_calls,
+            prompt_tokens=self.prompt_tokens,
+            completion_tokens=self.completion_tokens,
+            searches=self.searches,
+            pages=self.pages,
+            seconds=round(time.monotonic() - self.started, 3),
         )

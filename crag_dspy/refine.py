@@ -11,8 +11,6 @@ from rapidfuzz import fuzz
 from crag_dspy.index import in_context
 from crag_dspy.lm import Meter, as_data
 from crag_dspy.policy import Policy
-from crag_dspy.retrieve import Scorer
-from crag_dspy.split import strips
 from crag_dspy.types import Evidence, Grade, Strip
 
 MOST_STRIPS = 8  # in all, per call; what the LM picks from
@@ -30,43 +28,39 @@ class PickStrips(dspy.Signature):  # type: ignore[misc]
     numbers: str = dspy.OutputField(desc="e.g. 2, 5; or: none")
 
 
-def refine(
-    predictor: dspy.Module, meter: Meter, scorer: Scorer, question: str, needs: Sequence[str], grades: Sequence[Grade], policy: Policy
-) -> list[tuple[Grade, list[Strip]]]:
+def refine(predictor: dspy.Module, meter: Meter, question: str, grades: Sequence[Grade], policy: Policy) -> list[tuple[Grade, list[Strip]]]:
     """Return, for each passage that keeps any, its strips in document order.
 
-    The cross-encoder ranks all strips; those above `policy.strip_keep` survive, at most `max_strips` per passage; where
-    they are not all beyond doubt the LM picks among the numbered survivors.
+    The strips' scores rank them; those above `policy.strip_keep` survive, at most `max_strips` per passage; where they are
+    not all beyond doubt the LM picks among the numbered survivors.
     """
-    survivors = rank(scorer, needs, grades, policy)
-    if len(survivors) > 1 and any(strip.score < policy.strip_sure for strip in survivors):
-        reply = meter.ask(predictor, question=question, strips=listing(survivors))
-        numbers = parse_numbers(reply.field("numbers"), len(survivors))
+    survivors = rank(grades, policy)
+    sure = [relevance >= policy.strip_sure for _, relevance in survivors]
+    strips = [strip for strip, _ in survivors]
+    if len(strips) > 1 and not all(sure):
+        numbers = parse_numbers(meter.ask(predictor, question=question, strips=listing(strips)).field("numbers"), len(strips))
         if numbers is not None:
-            # The LM may drop, but what the cross-encoder is sure of stays.
-            survivors = [s for n, s in enumerate(survivors, 1) if n in numbers or s.score >= policy.strip_sure]
+            # The LM may drop, but what the scores are sure of stays.
+            strips = [strip for n, strip in enumerate(strips, 1) if n in numbers or sure[n - 1]]
     by_passage: dict[str, list[Strip]] = {}
-    for strip in survivors:
+    for strip in strips:
         by_passage.setdefault(strip.passage.id, []).append(strip)
     return [(g, sorted(by_passage[g.passage.id], key=lambda s: s.start)) for g in grades if g.passage.id in by_passage]
 
 
-def rank(scorer: Scorer, needs: Sequence[str], grades: Sequence[Grade], policy: Policy) -> list[Strip]:
-    """Return the strips worth showing, in the order of their passages and text; the best of each need is always among them."""
-    found = [strip for g in grades for strip in strips(g.passage)]
-    texts = [in_context(strip.passage, strip.text) for strip in found]
-    table = [scorer.scores(need, texts) for need in needs]
-    scored = [
-        s.model_copy(update={"needs": (row := tuple(policy.relevance(float(column[i])) for column in table)), "score": max(row)})
-        for i, s in enumerate(found)
-    ]
-    best_first = sorted(scored, key=lambda s: (-s.score, s.passage.id, s.start))
-    chosen: list[Strip] = [max(scored, key=lambda s: s.needs[i]) for i in range(len(needs))] if scored else []
-    for strip in best_first:
+def rank(grades: Sequence[Grade], policy: Policy) -> list[tuple[Strip, float]]:
+    """Return the strips worth showing with their relevance, in the order of passages and text; the best of each need is among them."""
+    rated = []
+    for g in grades:
+        for strip in g.strips:
+            needs = tuple(policy.relevance(own, mine) for own, mine in zip(g.scores, strip.scores, strict=True))
+            rated.append((strip, max(needs), needs))
+    chosen = [max(rated, key=lambda entry: entry[2][need])[0] for need in range(len(rated[0][2]))] if rated else []
+    for strip, relevance, _ in sorted(rated, key=lambda entry: (-entry[1], entry[0].passage.id, entry[0].start)):
         same_passage = sum(s.passage.id == strip.passage.id for s in chosen)
-        if strip.score >= policy.strip_keep and same_passage < policy.max_strips and len(chosen) < MOST_STRIPS and strip not in chosen:
+        if relevance >= policy.strip_keep and same_passage < policy.max_strips and len(chosen) < MOST_STRIPS and strip not in chosen:
             chosen.append(strip)
-    return [strip for strip in scored if strip in chosen]
+    return [(strip, relevance) for strip, relevance, _ in rated if strip in chosen]
 
 
 def listing(strips: Sequence[Strip]) -> str:

@@ -35,7 +35,9 @@ class Sandbox:
         """
         self.pages = {f"http://{path.parent.name}/{path.stem}": path for path in sorted(folder.glob("*/*.html"))}
         if not self.pages:
-            raise SettingsError(f"The sandbox web finds no <host>/<page>.html in {str(folder)!r}. Set CRAG_SANDBOX to its folder, or CRAG_WEB=none.")
+            raise SettingsError(
+                f"The sandbox web finds no <host>/<page>.html in {str(folder)!r}. Set CRAG_SANDBOX to its folder, or CRAG_WEB=none."
+            )
         self._entries = _entries(self.pages)
         self._ranking = bm25s.BM25()
         self._ranking.index(_tokens([f"{title} {text}" for _, title, text in self._entries]), show_progress=False)
@@ -62,7 +64,16 @@ class Sandbox:
             url, title, text = self._entries[i]
             if scores[i] <= 0 or len(results) >= limit:
                 break
-            results.setdefault(url, {"url": url, "title": title, "content": text[:SNIPPET_CHARS], "score": round(float(scores[i]), 4), "raw_content": None})
+            results.setdefault(
+                url,
+                {
+                    "url": url,
+                    "title": title,
+                    "content": text[:SNIPPET_CHARS],
+                    "score": round(float(scores[i]), 4),
+                    "raw_content": None,
+                },
+            )
         return list(results.values())
 
     def close(self) -> None:

@@ -74,7 +74,15 @@ class TavilySearch:
             # AttributeError: a list where the client expects an object.
             raise SourceFailure("web_unavailable", f"Tavily's answer could not be used ({type(exc).__name__}).") from exc
         return _results(
-            ({"url": row.get("url"), "title": row.get("title"), "snippet": row.get("content"), "score": row.get("score"), "date": row.get("published_date")})
+            (
+                {
+                    "url": row.get("url"),
+                    "title": row.get("title"),
+                    "snippet": row.get("content"),
+                    "score": row.get("score"),
+                    "date": row.get("published_date"),
+                }
+            )
             if isinstance(row, dict)
             else {}
             for row in rows

@@ -13,7 +13,12 @@ import mlflow
 import pandas as pd
 from mlflow.exceptions import MlflowException
 from mlflow.models import ModelSignature
-from mlflow.protos.databricks_pb2 import INTERNAL_ERROR, INVALID_PARAMETER_VALUE, RESOURCE_EXHAUSTED, TEMPORARILY_UNAVAILABLE
+from mlflow.protos.databricks_pb2 import (
+    INTERNAL_ERROR,
+    INVALID_PARAMETER_VALUE,
+    RESOURCE_EXHAUSTED,
+    TEMPORARILY_UNAVAILABLE,
+)
 from mlflow.pyfunc import PythonModel
 from mlflow.types.schema import Array, ColSpec, DataType, Object, Property, Schema
 

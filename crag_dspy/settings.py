@@ -29,7 +29,9 @@ class Settings(BaseSettings):
         default=None,
         description="Web search. Unset: tavily if TAVILY_API_KEY is set, else the sandbox if its pages are found, else none.",
     )
-    sandbox: Path | None = Field(default=None, description="Folder of pages for the sandbox web. Unset: data/web, here or beside the package.")
+    sandbox: Path | None = Field(
+        default=None, description="Folder of pages for the sandbox web. Unset: data/web, here or beside the package."
+    )
     chroma: str | None = Field(default=None, description="Folder, or http(s):// address, of the Chroma index. Unset: <home>/chroma.")
     collection: str = Field(default="crag", description="Name of the Chroma collection.")
     top_k: int = Field(default=8, gt=0, le=50, description="Passages retrieved from the index.")

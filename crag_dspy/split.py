@@ -60,8 +60,10 @@ def strips(passage: Passage) -> list[Strip]:
         sentences = _sentences(passage.text, start, end)
         group: list[tuple[int, int]] = []
         for sentence in sentences:
-            joins = group and len(group) < STRIP_SENTENCES and (
-                sentence[1] - sentence[0] < SHORT_SENTENCE or group[-1][1] - group[-1][0] < SHORT_SENTENCE
+            joins = (
+                group
+                and len(group) < STRIP_SENTENCES
+                and (sentence[1] - sentence[0] < SHORT_SENTENCE or group[-1][1] - group[-1][0] < SHORT_SENTENCE)
             )
             if group and not joins:
                 found.append(Strip(passage=passage, start=group[0][0], end=group[-1][1]))

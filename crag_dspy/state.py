@@ -48,15 +48,21 @@ def load_state(program: CRAG, path: Path) -> CRAG:
     mine = fingerprint(program)
     if theirs != mine:
         changed = sorted(name for name in theirs.keys() | mine.keys() if theirs.get(name) != mine.get(name))
-        raise StateError(f"The saved program does not fit this code: {', '.join(changed)} differ. Compile it again with: python -m optimize")
+        raise StateError(
+            f"The saved program does not fit this code: {', '.join(changed)} differ. Compile it again with: python -m optimize"
+        )
     names = {name for name, _ in program.named_parameters()}
     if names != set(state):
         odd = sorted(names ^ set(state))
-        raise StateError(f"The saved program does not fit this code: {', '.join(odd)} missing or unknown. Compile it again with: python -m optimize")
+        raise StateError(
+            f"The saved program does not fit this code: {', '.join(odd)} missing or unknown. Compile it again with: python -m optimize"
+        )
     try:
         program.load_state(state)  # tries on a copy first
     except (KeyError, ValueError, TypeError) as exc:
-        raise StateError(f"The saved program cannot be loaded ({type(exc).__name__}: {exc}). Compile it again with: python -m optimize") from exc
+        raise StateError(
+            f"The saved program cannot be loaded ({type(exc).__name__}: {exc}). Compile it again with: python -m optimize"
+        ) from exc
     return program
 
 

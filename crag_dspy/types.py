@@ -54,10 +54,31 @@ class Passage(Frozen):
     snippet: bool = False
 
 
+class Strip(Frozen):
+    """One or two consecutive sentences of a passage (knowledge strip, Yan et al. 2024, section 4.4).
+
+    `start` and `end` are character offsets into the passage's text.
+    """
+
+    passage: Passage
+    start: int
+    end: int
+    scores: tuple[float, ...] = ()
+    """The cross-encoder's score per information need, 0-1."""
+
+    @property
+    def text(self) -> str:
+        """The strip as it stands in its passage."""
+        return self.passage.text[self.start : self.end]
+
+
 class Grade(Frozen):
     """How relevant one passage is, who said so, and why."""
 
     passage: Passage
+    scores: tuple[float, ...]
+    """The cross-encoder's score per information need, 0-1."""
+    strips: tuple[Strip, ...]
     needs: tuple[float, ...]
     """Relevance per information need, 0-1, before freshness."""
     relevance: float
@@ -69,24 +90,6 @@ class Grade(Frozen):
     why: str = ""
     reply: str | None = None
     """The LM's raw reply where it could not be read as a level."""
-
-
-class Strip(Frozen):
-    """One or two consecutive sentences of a passage (knowledge strip, Yan et al. 2024, section 4.4).
-
-    `start` and `end` are character offsets into the passage's text.
-    """
-
-    passage: Passage
-    start: int
-    end: int
-    score: float = 0.0
-    needs: tuple[float, ...] = ()
-
-    @property
-    def text(self) -> str:
-        """The strip as it stands in its passage."""
-        return self.passage.text[self.start : self.end]
 
 
 class Evidence(Frozen):

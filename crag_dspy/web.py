@@ -42,7 +42,13 @@ def _read(result: Result, fetch: Callable[[str], Page], as_of: date) -> tuple[Do
     if not result.snippet:
         return None, failure
     snippet = Document(
-        id=result.url, title=result.title, text=result.snippet, source_type="web", url=result.url,
-        published_at=result.published_at, retrieved_at=now, snippet=True,
+        id=result.url,
+        title=result.title,
+        text=result.snippet,
+        source_type="web",
+        url=result.url,
+        published_at=result.published_at,
+        retrieved_at=now,
+        snippet=True,
     )
     return snippet, failure

@@ -45,9 +45,15 @@ cli = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 @cli.command()
 def main(
-    train: Annotated[Path | None, typer.Option(help="Training questions, JSONL. Default: data/train.jsonl, on an index of data/corpus.")] = None,
+    train: Annotated[
+        Path | None,
+        typer.Option(help="Training questions, JSONL. Default: data/train.jsonl, on an index of data/corpus."),
+    ] = None,
     dev: Annotated[Path | None, typer.Option(help="Questions to measure on, JSONL; none of them may be in --train.")] = None,
-    as_of: Annotated[datetime | None, typer.Option(formats=["%Y-%m-%d"], help="The day on which the questions are asked. Default: today.")] = None,
+    as_of: Annotated[
+        datetime | None,
+        typer.Option(formats=["%Y-%m-%d"], help="The day on which the questions are asked. Default: today."),
+    ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="A small sample: to see it work.")] = False,
 ) -> None:
     """Compile the program, measure before and after on the same questions, and register a version in MLflow."""
@@ -67,7 +73,14 @@ def main(
 
 
 def optimize(
-    settings: Settings, train: list[Row], dev: list[Row], day: date, *, quick: bool, steps: Steps, lm: dspy.LM | None = None
+    settings: Settings,
+    train: list[Row],
+    dev: list[Row],
+    day: date,
+    *,
+    quick: bool,
+    steps: Steps,
+    lm: dspy.LM | None = None,
 ) -> registry.Published:
     """Evaluate, compile, evaluate again, register; return the compiled program's version.
 
@@ -88,9 +101,17 @@ def optimize(
         after = steps.evaluate("Compiled on dev", compiled.program, dev, day)
         steps.start("Registering the version")
         scores = {"before": evaluate.summarise(before), "after": evaluate.summarise(after)}
-        recipe = {"optimizer": "few-shot", "demonstrations": compiled.demos, "policy": compiled.program.policy.value.model_dump(mode="json")}
+        recipe = {
+            "optimizer": "few-shot",
+            "demonstrations": compiled.demos,
+            "policy": compiled.program.policy.value.model_dump(mode="json"),
+        }
         published = registry.publish(
-            compiled.program, lm, params=shared | recipe, manifest=shared | recipe, tables={"before": before, "after": after},
+            compiled.program,
+            lm,
+            params=shared | recipe,
+            manifest=shared | recipe,
+            tables={"before": before, "after": after},
             metrics={f"{when}/{name}": value for when, found in scores.items() for name, value in found.items()},
         )
         rival, bar = _rival(crag, scores["before"]["answers_right"], shared, steps, dev, day)
@@ -101,7 +122,11 @@ def optimize(
             # No champion yet, and compiling did not help: the uncompiled program is the better of the two.
             with mlflow.start_run(run_name="uncompiled", nested=True):
                 plain = registry.publish(
-                    crag.program, lm, params=shared | {"optimizer": "none"}, manifest=shared | {"optimizer": "none"}, tables={"after": before},
+                    crag.program,
+                    lm,
+                    params=shared | {"optimizer": "none"},
+                    manifest=shared | {"optimizer": "none"},
+                    tables={"after": before},
                     metrics={f"after/{name}": value for name, value in scores["before"].items()},
                 )
             registry.promote(plain.version)
@@ -109,10 +134,15 @@ def optimize(
     console.print(before_after(scores["before"], scores["after"], lm.model))
     for warning in compiled.warnings:
         console.print(f"Note: {warning}.", style="yellow")
-    verdict = f"better than {rival}: it is the champion now" if better else f"not better than {rival}: the champion stays" if rival != "the uncompiled program" else (
-        "not better than the uncompiled program, which was registered too and is the champion")
+    verdict = (
+        f"better than {rival}: it is the champion now"
+        if better
+        else f"not better than {rival}: the champion stays"
+        if rival != "the uncompiled program"
+        else ("not better than the uncompiled program, which was registered too and is the champion")
+    )
     console.print(f"\nRegistered [bold]{published.uri}[/bold] ({scores['after']['answers_right']:.0%} of dev answered rightly, {verdict}).")
-    console.print("Ask it: crag ask \"…\"   Serve it: mlflow models serve -m models:/crag@champion --env-manager local\n")
+    console.print('Ask it: crag ask "…"   Serve it: mlflow models serve -m models:/crag@champion --env-manager local\n')
     for outcome in one_of_each_need(after if better else before):
         console.print(f"Question ({outcome.row.need or 'unlabelled'}): {outcome.row.question}", style="bold cyan", markup=False)
         show(outcome.answer, console) if outcome.answer else console.print(outcome.error, style="red")
@@ -184,8 +214,13 @@ class Steps:
 
     def __init__(self) -> None:
         self._bar = Progress(
-            SpinnerColumn(), TextColumn("{task.description}"), BarColumn(bar_width=20), MofNCompleteColumn(), TimeElapsedColumn(),
-            TextColumn("[dim]{task.fields[note]}"), console=console,
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=20),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("[dim]{task.fields[note]}"),
+            console=console,
         )
         self._task: Any = None
         self._began = 0.0
@@ -195,7 +230,11 @@ class Steps:
         self.stop()
         self._bar = Progress(*self._bar.columns, console=console, transient=True)
         self._bar.start()
-        self._task, self._began, self._name = self._bar.add_task(description, total=total, note=""), time.monotonic(), description
+        self._task, self._began, self._name = (
+            self._bar.add_task(description, total=total, note=""),
+            time.monotonic(),
+            description,
+        )
 
     def note(self, text: str) -> None:
         """Say what is being done now."""

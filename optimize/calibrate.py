@@ -8,22 +8,25 @@ from datetime import date
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from rapidfuzz import fuzz
 from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import cross_val_score
 
 from crag_dspy.errors import SourceFailure
 from crag_dspy.grade import ask_level, assess, combine, doubtful, expected_level
 from crag_dspy.lm import Meter, as_data
 from crag_dspy.plan import plan
-from crag_dspy.policy import Policy
+from crag_dspy.policy import Policy, logit, sigmoid
 from crag_dspy.program import CRAG
 from crag_dspy.retrieve import Scored, Scorer, retrieve, score
-from crag_dspy.types import Grade, Kind, Passage
+from crag_dspy.types import Action, Grade, Kind, Passage
 from crag_dspy.web import read_pages
-from optimize.dataset import ACTION_OF, Row
+from optimize.dataset import Row
 
 SAME_SENTENCE = 90.0  # rapidfuzz partial ratio, 0-100: a gold sentence stands in a passage in spite of line breaks or markup
 ERROR_BOUND = 0.05  # share of wrong decisions that the cross-encoder may make alone, on either side of the band
+FOLDS = 5  # of the cross-validation
 FEWEST_LEVELS = 20  # LM grades below which its weight is not fitted
 
 
@@ -57,7 +60,10 @@ def observe(program: CRAG, rows: Iterable[Row], as_of: date, progress: Callable[
                 external = []  # calibration goes on from the index; the program itself reports the failure
         sides = [score(parts.cross_encoder, asked.needs, passages) for passages in (internal, external)]
         gold = frozenset(
-            (item.passage.id, need) for side in sides for item in side for need in gold_needs(row, asked.needs, item.passage, parts.cross_encoder)
+            (item.passage.id, need)
+            for side in sides
+            for item in side
+            for need in gold_needs(row, asked.needs, item.passage, parts.cross_encoder)
         )
         found.append(Observation(row, asked.kind, asked.needs, *sides, gold, {}))
     return found
@@ -81,7 +87,11 @@ def contains(text: str, sentence: str) -> bool:
 
 
 def ask_levels(
-    program: CRAG, observations: Sequence[Observation], policy: Policy, most: int, progress: Callable[[str], None] = lambda text: None
+    program: CRAG,
+    observations: Sequence[Observation],
+    policy: Policy,
+    most: int,
+    progress: Callable[[str], None] = lambda text: None,
 ) -> list[Observation]:
     """Let the LM grade the pairs that the cascade would send to it, at most `most` in all, spread over the questions."""
     meter = Meter()
@@ -100,3 +110,143 @@ def replay(o: Observation, side: Sequence[Scored], policy: Policy, as_of: date) 
     """Return the grades that the program would give under a policy, from what was observed."""
     asked = {(item.passage.id, need) for item, need in doubtful(side, policy)}
     return combine(side, {key: level for key, level in o.levels.items() if key in asked}, kind=o.kind, policy=policy, as_of=as_of)
+
+
+def fit_scale(observations: Sequence[Observation], policy: Policy) -> Policy:
+    """Fit the scale of the cross-encoder's scores by logistic regression (Platt 1999), and the cascade's band by the error bound.
+
+    Above the band at most 5 % of what the cross-encoder takes for relevant is not, on these observations; below it lie at most 5 % of
+    the relevant passages.
+    """
+    inputs, gold = [], []
+    for o in observations:
+        for item in (*o.internal, *o.external):
+            for need, own in enumerate(item.scores):
+                inputs.append([logit(own), logit(item.best_strip(need))])
+                gold.append((item.passage.id, need) in o.gold)
+    if len(set(gold)) < 2:
+        return policy
+    fitted = policy.model_copy(update={"platt": _logistic(inputs, gold)})
+    table = np.array([fitted.relevance(sigmoid(x[0]), sigmoid(x[1])) for x in inputs])
+    return fitted.model_copy(update={"band": error_band(table, np.array(gold))})
+
+
+def error_band(relevance: NDArray[np.float64], gold: NDArray[np.bool_], bound: float = ERROR_BOUND) -> tuple[float, float]:
+    """Return the widest decisions that keep the error bound: (highest lower end, lowest upper end) of the doubtful band."""
+    order = np.sort(relevance[gold])
+    low = float(order[int(bound * len(order))])
+    above = sorted(zip(relevance, gold, strict=True), reverse=True)
+    high, wrong = 1.0, 0
+    for count, (value, true) in enumerate(above, 1):
+        wrong += not true
+        if wrong <= bound * count:
+            high = float(value)
+    return (round(low, 4), round(high, 4)) if low < high else (1.0, 1.0)
+
+
+def fit(observations: Sequence[Observation], policy: Policy, as_of: date) -> Policy:
+    """Fit what depends on the LM's grades and on the questions' needs: its scale, thresholds and ages by kind, the gate before the generator."""
+    policy = fit_levels(observations, policy)
+    labelled = [o for o in observations if o.row.need]
+    if labelled:
+        policy = fit_thresholds(labelled, policy, as_of)
+    return fit_gate(observations, policy, as_of)
+
+
+def fit_levels(observations: Sequence[Observation], policy: Policy) -> Policy:
+    """Fit the scale that joins the LM's level to the cross-encoder's scores; where the LM adds nothing, it is not asked."""
+    inputs, gold = [], []
+    for o in observations:
+        items = {item.passage.id: item for item in (*o.internal, *o.external)}
+        for (key, need), level in o.levels.items():
+            inputs.append([logit(items[key].scores[need]), logit(items[key].best_strip(need)), level])
+            gold.append((key, need) in o.gold)
+    if len(inputs) < FEWEST_LEVELS or min(sum(gold), len(gold) - sum(gold)) < FOLDS:
+        return policy
+    without = cross_val_score(LogisticRegression(), [row[:2] for row in inputs], gold, cv=FOLDS, scoring="neg_log_loss").mean()
+    joined = cross_val_score(LogisticRegression(), inputs, gold, cv=FOLDS, scoring="neg_log_loss").mean()
+    if joined <= without:
+        return policy.model_copy(update={"band": (1.0, 1.0)})
+    return policy.model_copy(update={"platt_lm": _logistic(inputs, gold)})
+
+
+# What an action is worth for a question of each need, 0-1: 0 where it loses the answer, in between where it costs a search or brings noise.
+WORTH: dict[str, dict[Action, float]] = {
+    "internal": {"correct": 1.0, "ambiguous": 0.5, "incorrect": 0.0},
+    "both": {"correct": 0.0, "ambiguous": 1.0, "incorrect": 0.25},
+    "web": {"correct": 0.0, "ambiguous": 0.75, "incorrect": 1.0},
+    "none": {"correct": 0.0, "ambiguous": 0.75, "incorrect": 1.0},
+}
+UPPERS = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+LOWERS = (0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3)
+AGES: dict[Kind, tuple[int, ...]] = {
+    "pricing": (14, 30, 45, 60, 75, 90, 120), "technical": (60, 90, 120, 150, 180, 210, 240, 300),
+    "factual": (180, 270, 365, 420, 480, 540), "general": (180, 270, 365, 420, 480, 540),
+}  # fmt: skip
+GAIN = 0.9  # worth that a number of one kind must gain, as much as two better routes: less is chance
+
+
+def fit_thresholds(observations: Sequence[Observation], policy: Policy, as_of: date) -> Policy:
+    """Choose thresholds and ages for the actions' worth on the training questions, one number at a time, twice round.
+
+    Of equally good values the middle one is taken. A kind leaves the common upper threshold, or its age at the start, only for
+    a gain as large as two better routes, so that a handful of questions cannot bend it.
+    """
+
+    def worth(p: Policy) -> float:
+        total = 0.0
+        for o in observations:
+            action = assess(replay(o, o.internal, p, as_of), o.needs, o.kind, p).action
+            total += WORTH[o.row.need or "none"][action]
+        return total
+
+    for _ in range(2):
+        policy = _best(
+            policy,
+            [policy.model_copy(update={"upper": dict.fromkeys(policy.upper, value)}) for value in UPPERS],
+            worth,
+            0.0,
+        )
+        policy = _best(policy, [policy.model_copy(update={"lower": value}) for value in LOWERS], worth, 0.0)
+        for kind in AGES:
+            ages = [policy.model_copy(update={"max_age_days": {**policy.max_age_days, kind: days}}) for days in AGES[kind]]
+            policy = _best(policy, ages, worth, GAIN)
+    for kind in AGES:
+        uppers = [policy.model_copy(update={"upper": {**policy.upper, kind: value}}) for value in UPPERS]
+        policy = _best(policy, uppers, worth, GAIN)
+    return policy
+
+
+def fit_gate(observations: Sequence[Observation], policy: Policy, as_of: date) -> Policy:
+    """Choose the relevance from which an answer is tried: where what is answerable and what is not part best."""
+    best, known = [], []
+    for o in observations:
+        grades = [*replay(o, o.internal, policy, as_of), *replay(o, o.external, policy, as_of)]
+        best.append(max((g.relevance for g in grades), default=0.0))
+        known.append(o.row.answerable)
+    if len(set(known)) < 2:
+        return policy
+
+    def balanced(p: Policy) -> float:
+        said = [value >= p.answerable for value in best]
+        hit = sum(s and k for s, k in zip(said, known, strict=True)) / sum(known)
+        held = sum(not s and not k for s, k in zip(said, known, strict=True)) / (len(known) - sum(known))
+        return (hit + held) / 2
+
+    return _best(policy, [policy.model_copy(update={"answerable": round(i / 50, 2)}) for i in range(1, 45)], balanced, 0.0)
+
+
+def _best(start: Policy, candidates: Sequence[Policy], value: Callable[[Policy], float], gain: float) -> Policy:
+    """Return the middle one of the best candidates, or `start` where none is better by more than `gain`."""
+    scores = [value(candidate) for candidate in candidates]
+    top = max(scores)
+    if top <= value(start) + gain:
+        return start
+    winners = [candidate for candidate, score in zip(candidates, scores, strict=True) if score >= top - 1e-9]
+    return winners[len(winners) // 2]
+
+
+def _logistic(inputs: Sequence[Sequence[float]], gold: Sequence[bool]) -> tuple[float, ...]:
+    """Return intercept and weights; none below zero, for a higher score must not make a passage less relevant."""
+    fitted = LogisticRegression(max_iter=1000).fit(np.array(inputs), np.array(gold))
+    return (round(float(fitted.intercept_[0]), 4), *(round(max(0.0, float(w)), 4) for w in fitted.coef_[0]))

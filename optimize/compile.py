@@ -10,7 +10,7 @@ import dspy
 
 from crag_dspy.program import CRAG
 from optimize import examples
-from optimize.calibrate import Observation, ask_levels, fit, fit_scale, observe
+from optimize.calibrate import ask_levels, fit, fit_scale, observe
 from optimize.dataset import Row
 
 
@@ -52,12 +52,12 @@ def compile_program(
     policy = fit_scale(seen, policy)
 
     program.grade = dspy.LabeledFewShot(k=GRADE_DEMOS).compile(program.grade, trainset=examples.for_grade(seen), sample=False)
-    strips = examples.for_refine(program, seen, policy, as_of)
+    strips = examples.for_refine(seen, policy, as_of)
     program.refine = dspy.LabeledFewShot(k=REFINE_DEMOS).compile(program.refine, trainset=strips, sample=False)
     progress("bootstrapping the query rewriter")
     program.rewrite = _bootstrap(program.rewrite, examples.for_rewrite(seen)[: effort.tries], examples.finds_gold(program), REWRITE_DEMOS)
     progress("bootstrapping the generator")
-    answers = examples.for_generate(program, seen, policy, as_of)
+    answers = examples.for_generate(seen, policy, as_of)
     known = [example for example in answers if example.need != "none"][: effort.tries]
     program.generate = _bootstrap(program.generate, _in_turn(known), examples.answers_right, GENERATE_DEMOS - 1)
     # A small LM seldom declines on its own, so the refusal is shown, in the middle: the last demonstration weighs most.
@@ -71,7 +71,11 @@ def compile_program(
     for predictor in program.predictors():
         predictor.demos = [_clean(demo, predictor.signature) for demo in predictor.demos]
     demos = {name: len(predictor.demos) for name, predictor in program.named_predictors()}
-    return Compiled(program, demos, [f"{name}: 0 demonstrations, no training question led to one" for name, n in demos.items() if not n])
+    return Compiled(
+        program,
+        demos,
+        [f"{name}: 0 demonstrations, no training question led to one" for name, n in demos.items() if not n],
+    )
 
 
 def _bootstrap(predictor: dspy.Predict, trainset: list[dspy.Example], metric: examples.Metric, most: int) -> dspy.Predict:

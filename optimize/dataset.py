@@ -107,7 +107,9 @@ def disjoint(**splits: list[Row]) -> None:
         for row in rows:
             key = " ".join(row.question.lower().split())
             if owner.setdefault(key, name) != name:
-                raise DatasetError(f"The question {row.question!r} stands in {owner[key]} and in {name}: a program would be measured on what it learned from.")
+                raise DatasetError(
+                    f"The question {row.question!r} stands in {owner[key]} and in {name}: a program would be measured on what it learned from."
+                )
 
 
 def sample(rows: list[Row], size: int) -> list[Row]:

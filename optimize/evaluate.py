@@ -70,7 +70,11 @@ def summarise(outcomes: Sequence[Outcome]) -> dict[str, float]:
         fallback = precision_recall([a.usage.searches > 0 for _, a in known], [row.need != "internal" for row, _ in known])
         found |= {"fallback_precision": fallback.precision, "fallback_recall": fallback.recall}
     abstention = precision_recall([a.status == "abstained" for _, a in answers], [not row.answerable for row, _ in answers])
-    found |= {"abstention_precision": abstention.precision, "abstention_recall": abstention.recall, "abstention_f1": abstention.f1}
+    found |= {
+        "abstention_precision": abstention.precision,
+        "abstention_recall": abstention.recall,
+        "abstention_f1": abstention.f1,
+    }
     with_gold = [(row, answer) for row, answer in answers if row.gold_docs or row.gold_urls]
     if with_gold:
         found["cites_gold"] = _mean([cites_gold(row, answer) for row, answer in with_gold])

@@ -14,7 +14,7 @@ from crag_dspy.grade import kept, parse_level
 from crag_dspy.index import in_context
 from crag_dspy.lm import as_data
 from crag_dspy.policy import Policy
-from crag_dspy.program import KEPT_PER_NEED, CRAG
+from crag_dspy.program import CRAG, KEPT_PER_NEED
 from crag_dspy.refine import listing, number, parse_numbers, rank
 from crag_dspy.rewrite import clean_query
 from crag_dspy.types import Grade, Strip
@@ -73,24 +73,22 @@ def finds_gold(program: CRAG) -> Metric:
     return metric
 
 
-def _survivors(program: CRAG, o: Observation, policy: Policy, as_of: date) -> tuple[list[Grade], list[Strip]]:
+def _survivors(o: Observation, policy: Policy, as_of: date) -> tuple[list[Grade], list[Strip]]:
     """Return the passages and strips that would reach the LM for a question, index and web together."""
     grades = [g for side in (o.internal, o.external) for g in kept(replay(o, side, policy, as_of), policy, KEPT_PER_NEED)]
-    return grades, rank(program.parts.cross_encoder, o.needs, grades, policy)
+    return grades, [strip for strip, _ in rank(grades, policy)]
 
 
 def _is_gold(o: Observation, strip: Strip) -> bool:
     source = strip.passage.url or strip.passage.document_id
-    return o.row.is_gold(source) and any(
-        contains(strip.text, sentence) or contains(sentence, strip.text) for sentence in o.row.support
-    )
+    return o.row.is_gold(source) and any(contains(strip.text, sentence) or contains(sentence, strip.text) for sentence in o.row.support)
 
 
-def for_refine(program: CRAG, observations: Sequence[Observation], policy: Policy, as_of: date) -> list[dspy.Example]:
+def for_refine(observations: Sequence[Observation], policy: Policy, as_of: date) -> list[dspy.Example]:
     """Return (question, numbered strips) → the numbers of those that hold gold sentences."""
     examples = []
     for o in observations:
-        _, survivors = _survivors(program, o, policy, as_of)
+        _, survivors = _survivors(o, policy, as_of)
         gold = [n for n, strip in enumerate(survivors, 1) if _is_gold(o, strip)]
         if gold and len(survivors) > len(gold):
             example = dspy.Example(question=as_data(o.row.question), strips=listing(survivors), numbers=", ".join(map(str, gold)))
@@ -104,11 +102,11 @@ def picks_right(example: dspy.Example, prediction: Any, trace: object = None) ->
     return bool(picked and gold and gold <= picked and 2 * len(gold) >= len(picked))
 
 
-def for_generate(program: CRAG, observations: Sequence[Observation], policy: Policy, as_of: date, most: int = 3) -> list[dspy.Example]:
+def for_generate(observations: Sequence[Observation], policy: Policy, as_of: date, most: int = 3) -> list[dspy.Example]:
     """Return (question, evidence) → the reference answer with markers, or the refusal where nobody knows."""
     examples = []
     for o in observations:
-        grades, survivors = _survivors(program, o, policy, as_of)
+        grades, survivors = _survivors(o, policy, as_of)
         if o.row.answerable:
             gold = [strip for strip in survivors if _is_gold(o, strip)]
             survivors = gold + [strip for strip in survivors if strip not in gold][:1]
@@ -121,8 +119,12 @@ def for_generate(program: CRAG, observations: Sequence[Observation], policy: Pol
         if o.row.answerable:
             answer = f"{o.row.answer.rstrip('.')} {''.join(f'[{n}]' for n in markers)}."
         example = dspy.Example(
-            question=as_data(o.row.question), evidence=show(evidence), answer=answer, facts=[list(fact) for fact in o.row.facts],
-            markers=markers, need=o.row.need or ("none" if not o.row.answerable else "internal"),
+            question=as_data(o.row.question),
+            evidence=show(evidence),
+            answer=answer,
+            facts=[list(fact) for fact in o.row.facts],
+            markers=markers,
+            need=o.row.need or ("none" if not o.row.answerable else "internal"),
         )
         examples.append(example.with_inputs("question", "evidence"))
     return examples
@@ -135,5 +137,3 @@ def answers_right(example: dspy.Example, prediction: Any, trace: object = None) 
         return declines(reply) and len(reply.split()) <= 6
     cited = all(f"[{n}]" in reply for n in example.markers[:1])
     return cited and not declines(reply) and all(holds(reply, fact) for fact in example.facts) and len(reply.split()) <= 60
-
-

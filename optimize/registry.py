@@ -42,7 +42,11 @@ def secrets(lm: dspy.BaseLM | None = None) -> dict[str, str]:
     """Return the configured credentials by name: from the environment, and from the LM's own arguments."""
     found = {name: value for name, value in os.environ.items() if any(word in name.upper() for word in SECRET_NAMES)}
     kwargs = getattr(lm, "kwargs", {}) or {}
-    found |= {f"lm.{name}": value for name, value in kwargs.items() if isinstance(value, str) and any(word in name.upper() for word in SECRET_NAMES)}
+    found |= {
+        f"lm.{name}": value
+        for name, value in kwargs.items()
+        if isinstance(value, str) and any(word in name.upper() for word in SECRET_NAMES)
+    }
     for header, value in (kwargs.get("extra_headers") or {}).items():
         found[f"lm header {header}"] = str(value)
     return {name: value for name, value in found.items() if len(value) >= 8}
@@ -59,11 +63,19 @@ def refuse_secrets(folder: Path, credentials: Mapping[str, str]) -> None:
             body = path.read_bytes()
             for name, value in credentials.items():
                 if value.encode() in body:
-                    raise SecretLeak(f"{name} stands in {path.name}: nothing was logged. Remove it from the questions or documents that carry it.")
+                    raise SecretLeak(
+                        f"{name} stands in {path.name}: nothing was logged. Remove it from the questions or documents that carry it."
+                    )
 
 
 def publish(
-    program: CRAG, lm: dspy.BaseLM, *, params: Mapping[str, Any], metrics: Mapping[str, float], manifest: Mapping[str, Any], tables: Mapping[str, Sequence[Outcome]]
+    program: CRAG,
+    lm: dspy.BaseLM,
+    *,
+    params: Mapping[str, Any],
+    metrics: Mapping[str, float],
+    manifest: Mapping[str, Any],
+    tables: Mapping[str, Sequence[Outcome]],
 ) -> Published:
     """Log the program to the active run and register it as a version, without moving an alias.
 
@@ -78,7 +90,13 @@ def publish(
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         save_state(program, folder / "program.json")
-        full = {**manifest, "dspy": version("dspy"), "fingerprint": fingerprint(program), "git_commit": git_commit(), "run_id": run.info.run_id}
+        full = {
+            **manifest,
+            "dspy": version("dspy"),
+            "fingerprint": fingerprint(program),
+            "git_commit": git_commit(),
+            "run_id": run.info.run_id,
+        }
         (folder / "manifest.json").write_text(json.dumps(full, indent=1), encoding="utf-8")
         frames = {key: table(outcomes) for key, outcomes in tables.items()}
         for key, frame in frames.items():
@@ -90,7 +108,9 @@ def publish(
             mlflow.log_table(frame, f"{key}.json")
         prompts = [
             mlflow.genai.register_prompt(
-                name=f"{MODEL}.{stage}", template=chat_template(predictor), commit_message=f"run {run.info.run_id}",
+                name=f"{MODEL}.{stage}",
+                template=chat_template(predictor),
+                commit_message=f"run {run.info.run_id}",
                 tags={"run_id": run.info.run_id, "demonstrations": str(len(predictor.demos))},
             )
             for stage, predictor in program.named_predictors()
@@ -143,13 +163,23 @@ def table(outcomes: Sequence[Outcome]) -> pd.DataFrame:
     return pd.DataFrame(
         [
             {
-                "id": o.row.id, "need": o.row.need, "kind": o.row.kind, "question": o.row.question, "expected": o.row.answer,
-                "right": o.right, "answer": o.answer.text if o.answer else "", "status": o.answer.status if o.answer else "error",
-                "action": o.answer.action if o.answer else "", "assessment": o.answer.assessment if o.answer else "",
-                "reason": o.trace.reason if o.trace else "", "web_query": o.answer.web_query if o.answer else None,
+                "id": o.row.id,
+                "need": o.row.need,
+                "kind": o.row.kind,
+                "question": o.row.question,
+                "expected": o.row.answer,
+                "right": o.right,
+                "answer": o.answer.text if o.answer else "",
+                "status": o.answer.status if o.answer else "error",
+                "action": o.answer.action if o.answer else "",
+                "assessment": o.answer.assessment if o.answer else "",
+                "reason": o.trace.reason if o.trace else "",
+                "web_query": o.answer.web_query if o.answer else None,
                 "citations": [c.url or c.id for c in o.answer.citations] if o.answer else [],
-                "confidence": o.answer.confidence if o.answer else 0.0, "lm_calls": o.answer.usage.lm_calls if o.answer else 0,
-                "seconds": o.answer.usage.seconds if o.answer else 0.0, "error": o.error,
+                "confidence": o.answer.confidence if o.answer else 0.0,
+                "lm_calls": o.answer.usage.lm_calls if o.answer else 0,
+                "seconds": o.answer.usage.seconds if o.answer else 0.0,
+                "error": o.error,
             }
             for o in outcomes
         ]
