@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import date, datetime
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, cast
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol, cast
 import chromadb
 from chromadb.api import ClientAPI
 from chromadb.config import Settings as ChromaSettings
-from chromadb.errors import NotFoundError
+from chromadb.errors import ChromaError, InvalidArgumentError, NotFoundError
 
 from crag_dspy.errors import IndexUnusable
 from crag_dspy.types import Document, Passage
@@ -57,7 +57,10 @@ def in_context(passage: Passage, text: str | None = None) -> str:
 
 
 class Index:
-    """One Chroma collection, opened with the embedder that it was made with."""
+    """One Chroma collection, opened with the embedder that it was made with.
+
+    Chroma keeps a folder's vectors in memory: what another process writes is found after a restart (on a Chroma server, at once).
+    """
 
     def __init__(self, client: ClientAPI, name: str, embedder: EmbedderLike, *, create: bool = False) -> None:
         """Open the collection.
@@ -69,7 +72,7 @@ class Index:
             create: Make the collection if there is none.
 
         Raises:
-            IndexUnusable: no such collection, or one made with another embedder, dimension or distance.
+            IndexUnusable: no such collection, a name that Chroma refuses, or one made with another embedder, dimension or distance.
         """
         self._embedder = embedder
         self._client = client
@@ -80,7 +83,12 @@ class Index:
         except NotFoundError as exc:
             if not create:
                 raise IndexUnusable(f"There is no index {name!r} yet. Make it with: crag ingest PATH…") from exc
-            self._rows = client.create_collection(name, embedding_function=None, configuration={"hnsw": {"space": SPACE}}, metadata=mine)
+            try:
+                self._rows = client.create_collection(
+                    name, embedding_function=None, configuration=cast(Any, {"hnsw": {"space": SPACE}}), metadata=mine
+                )
+            except InvalidArgumentError as refused:
+                raise IndexUnusable(f"CRAG_COLLECTION={name!r} cannot be a collection's name: {refused}") from refused
         stored = self._rows.metadata or {}
         theirs = {key: stored.get(key) for key in mine}
         if theirs != mine:
@@ -138,9 +146,13 @@ class Index:
         )
         documents, metadatas, distances = found["documents"], found["metadatas"], found["distances"]
         assert documents and metadatas and distances  # asked for in `include`
+        # A row that another process deleted is still found, but empty; one that a tool wrote without text is there.
+        empty = [key for key, text, row in zip(found["ids"][0], documents[0], metadatas[0], strict=True) if text is None and row is None]
+        gone = set(empty) - set(self._rows.get(ids=empty, include=[])["ids"]) if empty else set()
         hits = [
-            Hit(_from_row(key, text, row), 1.0 - distance / 2.0)
+            Hit(_from_row(key, text, row), min(1.0, max(0.0, 1.0 - distance / 2.0)))  # rounding leaves 0-1
             for key, text, row, distance in zip(found["ids"][0], documents[0], metadatas[0], distances[0], strict=True)
+            if key not in gone
         ]
         return sorted(hits, key=lambda hit: (-hit.similarity, hit.passage.id))[:k]
 
@@ -149,11 +161,14 @@ def open_client(where: str | Path) -> ClientAPI:
     """Open a Chroma folder, or a server by its http(s):// address.
 
     Raises:
-        IndexUnusable: the server does not answer.
+        IndexUnusable: the folder cannot be opened, or the server does not answer.
     """
     options = ChromaSettings(anonymized_telemetry=False)
     if not str(where).startswith(("http://", "https://")):
-        return chromadb.PersistentClient(path=str(where), settings=options)
+        try:
+            return chromadb.PersistentClient(path=str(where), settings=options)
+        except ChromaError as exc:
+            raise IndexUnusable(f"The index in {str(where)!r} cannot be opened ({exc}). Set CRAG_CHROMA to another folder.") from exc
     from urllib.parse import urlsplit
 
     address = urlsplit(str(where))
@@ -173,19 +188,28 @@ def _to_row(passage: Passage) -> dict[str, Any]:
 
 
 def _from_row(key: str, text: str | None, row: Any) -> Passage:
-    """Read a row, also one that another tool wrote with no metadata or no text."""
+    """Read a row, also one that another tool wrote with no metadata, no text, or values of its own kind."""
     row = row or {}
+    text = text or ""
+    start, end = row.get("start"), row.get("end")
     return Passage(
         id=key,
         document_id=str(row.get("document_id") or key),
         title=str(row.get("title") or row.get("document_id") or key),
-        text=text or "",
+        text=text,
         section=str(row.get("section") or ""),
-        start=int(row.get("start") or 0),
-        end=int(row.get("end") or len(text or "")),
+        start=start if isinstance(start, int) else 0,
+        end=end if isinstance(end, int) else len(text),
         source_type="web" if row.get("source_type") == "web" else "internal",
-        url=row.get("url"),
-        published_at=date.fromisoformat(row["published_at"]) if row.get("published_at") else None,
-        retrieved_at=datetime.fromisoformat(row["retrieved_at"]) if row.get("retrieved_at") else None,
+        url=str(row["url"]) if row.get("url") else None,
+        published_at=_iso(date.fromisoformat, row.get("published_at")),
+        retrieved_at=_iso(datetime.fromisoformat, row.get("retrieved_at")),
         snippet=bool(row.get("snippet")),
     )
+
+
+def _iso(read: Callable[[str], Any], value: Any) -> Any:
+    try:
+        return read(value) if isinstance(value, str) else None
+    except ValueError:
+        return None

@@ -14,7 +14,7 @@ import frontmatter
 from crag_dspy.errors import IngestError
 from crag_dspy.extract import clean_title, extract
 from crag_dspy.index import Index
-from crag_dspy.split import split
+from crag_dspy.split import headings, split, storable
 from crag_dspy.types import Document
 
 
@@ -89,11 +89,9 @@ def read(path: Path, *, id: str) -> Document:
         raise
     except Exception as exc:  # the readers' libraries raise anything on a broken file; one file must not end the rest
         raise IngestError(f"cannot be read as {path.suffix.lower()} ({type(exc).__name__})") from exc
-    # Lone surrogates cannot be stored.
-    text = document.text.encode("utf-8", "replace").decode("utf-8")
-    if not text.strip():
+    if not document.text.strip():
         raise IngestError("has no text")
-    return document.model_copy(update={"text": text})
+    return storable(document)
 
 
 def _files(paths: Sequence[Path]) -> Iterator[Path]:
@@ -114,13 +112,16 @@ def _relative(path: Path, base: Path) -> str:
 
 
 def _markdown(path: Path, id: str) -> Document:
-    post = frontmatter.loads(_decode(path))
-    title = post.get("title") or next((m.group(1) for m in re.finditer(r"^#\s+(.+)$", post.content, re.M)), None)
+    whole = _decode(path)
+    meta, content = frontmatter.parse(whole)
+    if not meta:  # text between two rules at the top is no front matter
+        content = whole
+    title = meta.get("title") or next((heading.title for heading in headings(content) if heading.level == 1), None)
     return Document(
         id=id,
         title=clean_title(_text(title), path.stem),
-        text=post.content,
-        published_at=_day(post.get("published") or post.get("date")),
+        text=content,
+        published_at=_day(meta.get("published") or meta.get("date")),
     )
 
 
@@ -156,7 +157,10 @@ def _pdf(path: Path, id: str) -> Document:
     pdf = PdfReader(path)
     meta = pdf.metadata
     text = "\n\n".join(page.extract_text() for page in pdf.pages)
-    made = (meta.modification_date or meta.creation_date) if meta else None
+    try:
+        made = (meta.modification_date or meta.creation_date) if meta else None
+    except ValueError:  # not in the form of the standard
+        made = None
     return Document(
         id=id,
         title=clean_title(meta.title if meta else None, path.stem),
@@ -173,7 +177,7 @@ def _docx(path: Path, id: str) -> Document:
     blocks = []
     for block in word.iter_inner_content():
         if isinstance(block, Table):
-            blocks.append("\n".join("| " + " | ".join(cell.text.strip() for cell in row.cells) + " |" for row in block.rows))
+            blocks.append("\n".join("| " + " | ".join(" ".join(cell.text.split()) for cell in row.cells) + " |" for row in block.rows))
         elif block.text.strip():
             style = (block.style.name or "") if block.style else ""
             level = re.fullmatch(r"Heading ([1-6])", style)

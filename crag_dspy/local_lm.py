@@ -49,11 +49,21 @@ def join_parts(
     `target` is written beside itself and renamed only when verified, so a wrong or truncated part leaves nothing.
 
     Raises:
-        ModelFileError: a part cannot be read, or the sum is wrong.
+        ModelFileError: a part cannot be read, the sum is wrong, or `target` cannot be written.
     """
-    if target.exists() and target.stat().st_size == size:
+    if target.is_file() and target.stat().st_size == size:
         return target
-    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        return _join(parts, target, sha256, size, progress)
+    except OSError as exc:
+        raise ModelFileError(
+            f"The weights cannot be written to {str(target)!r} ({exc.strerror}). "
+            f"They need {size:,} bytes; set CRAG_HOME to a folder that has the room."
+        ) from exc
+
+
+def _join(parts: list[Path], target: Path, sha256: str, size: int, progress: Callable[[int], None]) -> Path:
     digest, done = hashlib.sha256(), 0
     handle, name = tempfile.mkstemp(dir=target.parent, prefix=target.name, suffix=".part")
     try:

@@ -26,8 +26,11 @@ class Embedder:
 
     def passages(self, texts: Sequence[str]) -> list[list[float]]:
         """Return one vector per text."""
+        if not texts:
+            return []
+        # One at a time: the int8 model scales its activations by batch, so neighbours would move a text's vector (and padding costs time).
         with self._lock:
-            return [[float(x) for x in vector] for vector in self._model.embed(list(texts))] if texts else []
+            return [[float(x) for x in vector] for vector in self._model.embed(list(texts), batch_size=1)]
 
     def query(self, text: str) -> list[float]:
         """Return the vector of a question."""

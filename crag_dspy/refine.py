@@ -49,18 +49,35 @@ def refine(predictor: dspy.Module, meter: Meter, question: str, grades: Sequence
 
 
 def rank(grades: Sequence[Grade], policy: Policy) -> list[tuple[Strip, float]]:
-    """Return the strips worth showing with their relevance, in the order of passages and text; the best of each need is among them."""
+    """Return the strips worth showing with their relevance, in the order of passages and text; the best of each need is among them.
+
+    Copies of one text, whatever their source, are one strip that names the other sources.
+    """
     rated = []
     for g in grades:
         for strip in g.strips:
             needs = tuple(policy.relevance(own, mine) for own, mine in zip(g.scores, strip.scores, strict=True))
-            rated.append((strip, max(needs), needs))
-    chosen = [max(rated, key=lambda entry: entry[2][need])[0] for need in range(len(rated[0][2]))] if rated else []
-    for strip, relevance, _ in sorted(rated, key=lambda entry: (-entry[1], entry[0].passage.id, entry[0].start)):
-        same_passage = sum(s.passage.id == strip.passage.id for s in chosen)
-        if relevance >= policy.strip_keep and same_passage < policy.max_strips and len(chosen) < MOST_STRIPS and strip not in chosen:
-            chosen.append(strip)
-    return [(strip, relevance) for strip, relevance, _ in rated if strip in chosen]
+            rated.append((strip, needs))
+    best_first = sorted(rated, key=lambda entry: (-max(entry[1]), entry[0].passage.id, entry[0].start))
+    must = [max(best_first, key=lambda entry: entry[1][need])[0] for need in range(len(rated[0][1]))] if rated else []
+    chosen: list[tuple[Strip, float]] = []
+    for strip, needs in best_first:
+        twin = next((i for i, (other, _) in enumerate(chosen) if fuzz.ratio(other.text, strip.text) >= SAME_TEXT), None)
+        if twin is not None:
+            chosen[twin] = (_with_copy(chosen[twin][0], strip.passage.source), chosen[twin][1])
+            continue
+        same_passage = sum(other.passage.id == strip.passage.id for other, _ in chosen)
+        worth = max(needs) >= policy.strip_keep and same_passage < policy.max_strips and len(chosen) < MOST_STRIPS
+        if worth or strip in must:
+            chosen.append((strip, max(needs)))
+    order = {g.passage.id: i for i, g in enumerate(grades)}
+    return sorted(chosen, key=lambda entry: (order[entry[0].passage.id], entry[0].start))
+
+
+def _with_copy(strip: Strip, source: str) -> Strip:
+    if source == strip.passage.source or source in strip.copies:
+        return strip
+    return strip.model_copy(update={"copies": (*strip.copies, source)})
 
 
 def listing(strips: Sequence[Strip]) -> str:
@@ -86,15 +103,14 @@ def parse_numbers(text: str, most: int) -> set[int] | None:
 def number(refined: Sequence[tuple[Grade, list[Strip]]], most: int) -> list[Evidence]:
     """Return the evidence: copies of one text merged, the most relevant `most` kept, numbered once, after the cut."""
     items: list[tuple[Grade, str, list[str]]] = []
-    for g, kept in sorted(refined, key=lambda pair: (-pair[0].relevance, pair[0].passage.id)):
-        text = " … ".join(strip.text for strip in kept)
+    for g, strips in sorted(refined, key=lambda pair: (-pair[0].relevance, pair[0].passage.id)):
+        text = " … ".join(strip.text for strip in strips)
+        copies = [source for strip in strips for source in strip.copies]
         twin = next((item for item in items if fuzz.ratio(item[1], text) >= SAME_TEXT), None)
         if twin is not None:
-            source = g.passage.url or g.passage.document_id
-            if source != (twin[0].passage.url or twin[0].passage.document_id):
-                twin[2].append(source)
-            continue
-        items.append((g, text, []))
+            twin[2].extend(source for source in (g.passage.source, *copies) if source != twin[0].passage.source)
+        else:
+            items.append((g, text, copies))
     return [
         Evidence(n=n, passage=g.passage, text=text, relevance=g.relevance, stale=g.stale, copies=tuple(dict.fromkeys(copies)))
         for n, (g, text, copies) in enumerate(items[:most], 1)

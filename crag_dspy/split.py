@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import sentencex
 from markdown_it import MarkdownIt
@@ -21,16 +22,23 @@ _splitter = MarkdownSplitter(PASSAGE_CHARS, trim=True)
 _markdown = MarkdownIt("commonmark")
 
 
+def storable(document: Document) -> Document:
+    """Return the document with a "?" for every lone surrogate, which UTF-8 cannot carry; all offsets stay."""
+    fields = {"id": document.id, "title": document.title, "text": document.text}
+    return document.model_copy(update={name: value.encode("utf-8", "replace").decode() for name, value in fields.items()})
+
+
 def split(document: Document) -> list[Passage]:
     """Return the document's passages, in order, each with its heading path and offsets."""
-    headings = _headings(document.text)
+    document = storable(document)
+    outline = headings(document.text)
     passages = []
     for start, text in _splitter.chunk_indices(document.text):
         if not text.strip():
             continue
         # A passage that begins with headings belongs below them.
-        body = start + _leading_headings(text)
-        section = " > ".join(_path(headings, body))
+        body = _after_headings(document.text, outline, start, start + len(text))
+        section = " > ".join(_path(outline, body))
         passages.append(
             Passage(
                 id=passage_id(document, section, start, text),
@@ -74,80 +82,94 @@ def strips(passage: Passage) -> list[Strip]:
     return found
 
 
-_LINE = re.compile(r"[^\n]+")
+_LINE = re.compile(r"[^\r\n]+")
+_LINE_END = re.compile(r"\r\n?|\n")
+_SPACE = re.compile(r"[^\S\n]")
 _OWN_LINE = re.compile(r"\s*(?:[-*+•]\s|\d+[.)]\s|\|)")
-_HEADING = re.compile(r"\s*#{1,6}\s")
+_HEADING = re.compile(r" {0,3}#{1,6}\s")
+_UNDERLINE = re.compile(r" {0,3}(?:=+|-+)\s*")
 _RULE = re.compile(r"[\s|:\-=*_`~]*")
+_CODE = re.compile(r"^[ \t]*(?P<mark>```+|~~~+)[^`\r\n]*(?=[\r\n]|\Z)(?P<body>.*?)(?:^[ \t]*(?P=mark)[^\r\n]*|\Z)", re.M | re.S)
 
 
 def _blocks(text: str) -> Iterator[tuple[int, int]]:
-    """Yield the spans of paragraphs, list items, table rows and fenced code."""
-    open_start: int | None = None
-    open_end = 0
-    previous_end = 0
-    fence: int | None = None
-    for line in _LINE.finditer(text):
-        blank_before = text.count("\n", previous_end, line.start()) > 1
+    """Yield the spans of paragraphs, list items, table rows and fenced code, in order."""
+    position = 0
+    for code in _CODE.finditer(text):
+        yield from _prose(text, position, code.start())
+        yield code.span("body")
+        position = code.end()
+    yield from _prose(text, position, len(text))
+
+
+def _prose(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
+    block: tuple[int, int] | None = None
+    previous_end = start
+    for line in _LINE.finditer(text, start, end):
+        content = line.group()
+        blank_before = len(_LINE_END.findall(text, previous_end, line.start())) > 1
         previous_end = line.end()
-        if line.group().lstrip().startswith("```"):
-            if fence is None:
-                fence = line.end()
-            else:
-                yield fence, line.start()
-                fence = None
-            continue
-        if fence is not None:
-            continue
-        own = _OWN_LINE.match(line.group()) or _HEADING.match(line.group()) or _RULE.fullmatch(line.group())
-        if open_start is not None and (own or blank_before):
-            yield open_start, open_end
-            open_start = None
-        if _HEADING.match(line.group()) or _RULE.fullmatch(line.group()):
-            continue
-        if open_start is None:
-            open_start = line.start()
-        open_end = line.end()
-    if fence is not None and fence < len(text):
-        yield fence, len(text)
-    if open_start is not None:
-        yield open_start, open_end
+        no_text = _HEADING.match(content) or _RULE.fullmatch(content)
+        if block and (blank_before or no_text or _OWN_LINE.match(content)):
+            if blank_before or not (_UNDERLINE.fullmatch(content) and _is_one_line(text[slice(*block)])):
+                yield block  # else it is an underlined heading
+            block = None
+        if not no_text:
+            block = (block[0] if block else line.start(), line.end())
+    if block:
+        yield block
+
+
+def _is_one_line(block: str) -> bool:
+    return not _LINE_END.search(block) and not _OWN_LINE.match(block)
 
 
 def _sentences(text: str, start: int, end: int) -> list[tuple[int, int]]:
     spans = []
     position = start
-    for sentence in sentencex.segment("en", text[start:end]):
+    # sentencex 1.0.32 panics on a capital letter, a space outside ASCII and a full stop ("J\xa0. "), so all spaces become " ".
+    for sentence in sentencex.segment("en", _SPACE.sub(" ", text[start:end])):
         stripped = sentence.strip()
         if stripped:
-            at = text.index(stripped, position, end)
+            at = position + len(sentence) - len(sentence.lstrip())
             spans.append((at, at + len(stripped)))
-            position = at + len(stripped)
+        position += len(sentence)
     return spans
 
 
-def _headings(text: str) -> list[tuple[int, int, str]]:
-    """Return (offset, level, title) of every Markdown heading outside code."""
-    line_starts = [0, *(match.end() for match in re.finditer("\n", text))]
+class Heading(NamedTuple):
+    """A heading and the offsets of its lines."""
+
+    start: int
+    end: int
+    level: int
+    title: str
+
+
+def headings(text: str) -> list[Heading]:
+    """Return every Markdown heading outside code."""
+    # The parser ends lines at \r, \n and \r\n alike.
+    line_starts = [0, *(match.end() for match in _LINE_END.finditer(text)), len(text)]
     tokens = _markdown.parse(text)
     return [
-        (line_starts[token.map[0]], int(token.tag[1:]), tokens[i + 1].content.strip())
+        Heading(line_starts[token.map[0]], line_starts[token.map[1]], int(token.tag[1:]), tokens[i + 1].content.strip())
         for i, token in enumerate(tokens)
         if token.type == "heading_open" and token.map
     ]
 
 
-def _path(headings: list[tuple[int, int, str]], offset: int) -> list[str]:
-    path: list[tuple[int, str]] = []
-    for at, level, title in headings:
-        if at >= offset:
+def _path(outline: list[Heading], offset: int) -> list[str]:
+    path: list[Heading] = []
+    for heading in outline:
+        if heading.start >= offset:
             break
-        path = [entry for entry in path if entry[0] < level] + [(level, title)]
-    return [title for _, title in path]
+        path = [above for above in path if above.level < heading.level] + [heading]
+    return [heading.title for heading in path]
 
 
-def _leading_headings(text: str) -> int:
-    """Return the offset of the first line that is neither blank nor a heading."""
-    for line in _LINE.finditer(text):
-        if line.group().strip() and not _HEADING.match(line.group()):
-            return line.start()
-    return len(text)
+def _after_headings(text: str, outline: list[Heading], start: int, end: int) -> int:
+    """Return the offset behind the headings that `text[start:end]` begins with."""
+    for heading in outline:
+        if start <= heading.start < end and not text[start : heading.start].strip():
+            start = heading.end
+    return start

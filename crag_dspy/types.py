@@ -53,6 +53,11 @@ class Passage(Frozen):
     retrieved_at: datetime | None = None
     snippet: bool = False
 
+    @property
+    def source(self) -> str:
+        """The URL, or the document's id."""
+        return self.url or self.document_id
+
 
 class Strip(Frozen):
     """One or two consecutive sentences of a passage (knowledge strip, Yan et al. 2024, section 4.4).
@@ -65,6 +70,8 @@ class Strip(Frozen):
     end: int
     scores: tuple[float, ...] = ()
     """The cross-encoder's score per information need, 0-1."""
+    copies: tuple[str, ...] = ()
+    """URLs or ids of other sources that carry the same text."""
 
     @property
     def text(self) -> str:
@@ -101,7 +108,7 @@ class Evidence(Frozen):
     relevance: float
     stale: bool = False
     copies: tuple[str, ...] = ()
-    """URLs or ids of other sources that carry the same text."""
+    """URLs or ids of other sources that carry (some of) the same text."""
 
 
 class Claim(Frozen):

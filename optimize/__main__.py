@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import time
 from datetime import date, datetime
@@ -18,6 +19,7 @@ for name, value in {
     "LITELLM_LOCAL_MODEL_COST_MAP": "true",  # no fetch at the first LM call
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+    "TQDM_DISABLE": "1",  # one progress bar is enough
 }.items():
     os.environ.setdefault(name, value)
 
@@ -40,6 +42,8 @@ SHOWN = ("answers_right", *(f"answers_right_{need}" for need in evaluate.NEEDS),
          "abstention_f1", "cites_gold", "citation_precision", "lm_calls", "seconds")  # fmt: skip
 
 console = Console(highlight=False)
+logging.getLogger("mlflow").setLevel(logging.WARNING)
+
 cli = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
@@ -244,12 +248,14 @@ class Steps:
         """Evaluate a program as one step."""
         self.start(description, len(rows))
 
-        def progress(question: str) -> None:
-            self.note(question)
-            self._bar.update(self._task, completed=done.pop(0))
+        def done(outcome: evaluate.Outcome) -> None:
+            self._bar.advance(self._task)
+            self.note(outcome.row.question)
+            if not console.is_terminal:  # no bar there: a line for each question
+                verdict = "right" if outcome.right else "error" if outcome.error else "wrong"
+                console.print(f"  {verdict} ({outcome.row.need or 'unlabelled'}): {outcome.row.question}", style="dim", markup=False)
 
-        done = list(range(len(rows) + 1))
-        return evaluate.run(program, rows, day, progress)
+        return evaluate.run(program, rows, day, done)
 
     def stop(self) -> None:
         """End the step and leave a line saying how long it took."""

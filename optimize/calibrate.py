@@ -71,7 +71,7 @@ def observe(program: CRAG, rows: Iterable[Row], as_of: date, progress: Callable[
 
 def gold_needs(row: Row, needs: Sequence[str], passage: Passage, scorer: Scorer) -> list[int]:
     """Return the needs for which a passage holds a gold sentence; in a compound question a sentence belongs to the need it fits best."""
-    if not row.is_gold(passage.url or passage.document_id):
+    if not row.is_gold(passage.source):
         return []
     found = set()
     for sentence in row.support:
@@ -154,7 +154,11 @@ def fit(observations: Sequence[Observation], policy: Policy, as_of: date) -> Pol
 
 
 def fit_levels(observations: Sequence[Observation], policy: Policy) -> Policy:
-    """Fit the scale that joins the LM's level to the cross-encoder's scores; where the LM adds nothing, it is not asked."""
+    """Fit the scale that joins the LM's level to the cross-encoder's scores.
+
+    The LM is not asked any more (the band closes) where it adds nothing to the cross-encoder in cross-validation, or where it
+    graded fewer than 20 pairs, too few to tell.
+    """
     inputs, gold = [], []
     for o in observations:
         items = {item.passage.id: item for item in (*o.internal, *o.external)}
@@ -162,7 +166,7 @@ def fit_levels(observations: Sequence[Observation], policy: Policy) -> Policy:
             inputs.append([logit(items[key].scores[need]), logit(items[key].best_strip(need)), level])
             gold.append((key, need) in o.gold)
     if len(inputs) < FEWEST_LEVELS or min(sum(gold), len(gold) - sum(gold)) < FOLDS:
-        return policy
+        return policy.model_copy(update={"band": (1.0, 1.0)})
     without = cross_val_score(LogisticRegression(), [row[:2] for row in inputs], gold, cv=FOLDS, scoring="neg_log_loss").mean()
     joined = cross_val_score(LogisticRegression(), inputs, gold, cv=FOLDS, scoring="neg_log_loss").mean()
     if joined <= without:

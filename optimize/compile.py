@@ -18,13 +18,13 @@ class Effort(NamedTuple):
     """How much a compile may spend."""
 
     levels: int
-    """Passages that the LM grades for the calibration, at most."""
+    """Passages that the LM grades for the calibration, at most; 0 leaves grading to the cross-encoder."""
     tries: int
     """Examples that bootstrapping tries per predictor, at most."""
 
 
 FULL = Effort(levels=120, tries=24)
-QUICK = Effort(levels=12, tries=6)
+QUICK = Effort(levels=0, tries=6)
 GRADE_DEMOS, REWRITE_DEMOS, REFINE_DEMOS, GENERATE_DEMOS = 4, 3, 2, 4
 
 

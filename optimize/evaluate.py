@@ -31,16 +31,17 @@ class Outcome(NamedTuple):
         return self.answer is not None and answer_right(self.row, self.answer)
 
 
-def run(program: CRAG, rows: Sequence[Row], as_of: date, progress: Callable[[str], None] = lambda text: None) -> list[Outcome]:
+def run(program: CRAG, rows: Sequence[Row], as_of: date, done: Callable[[Outcome], None] = lambda outcome: None) -> list[Outcome]:
     """Ask every question, one after the other, so that a run can be repeated word for word."""
     outcomes = []
     for row in rows:
-        progress(row.question)
         try:
             prediction = program(question=row.question, as_of=as_of)
-            outcomes.append(Outcome(row, prediction.answer, prediction.trace, None))
+            outcome = Outcome(row, prediction.answer, prediction.trace, None)
         except (CragError, dspy.LMError) as exc:
-            outcomes.append(Outcome(row, None, None, f"{type(exc).__name__}: {exc}"))
+            outcome = Outcome(row, None, None, f"{type(exc).__name__}: {exc}")
+        outcomes.append(outcome)
+        done(outcome)
     return outcomes
 
 

@@ -80,7 +80,7 @@ def _survivors(o: Observation, policy: Policy, as_of: date) -> tuple[list[Grade]
 
 
 def _is_gold(o: Observation, strip: Strip) -> bool:
-    source = strip.passage.url or strip.passage.document_id
+    source = strip.passage.source
     return o.row.is_gold(source) and any(contains(strip.text, sentence) or contains(sentence, strip.text) for sentence in o.row.support)
 
 
