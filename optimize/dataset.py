@@ -108,7 +108,8 @@ def disjoint(**splits: list[Row]) -> None:
             key = " ".join(row.question.lower().split())
             if owner.setdefault(key, name) != name:
                 raise DatasetError(
-                    f"The question {row.question!r} stands in {owner[key]} and in {name}: a program would be measured on what it learned from."
+                    f"The question {row.question!r} stands in {owner[key]} and in {name}: "
+                    "a program would be measured on what it learned from."
                 )
 
 

@@ -14,7 +14,11 @@ from typing import Any
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "true"
 os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
 os.environ["DO_NOT_TRACK"] = "true"
-for _name in [name for name in os.environ if name.upper().startswith("CRAG_")] + ["TAVILY_API_KEY", "OPENAI_API_KEY", "MLFLOW_TRACKING_URI"]:
+for _name in [name for name in os.environ if name.upper().startswith("CRAG_")] + [
+    "TAVILY_API_KEY",
+    "OPENAI_API_KEY",
+    "MLFLOW_TRACKING_URI",
+]:
     os.environ.pop(_name, None)
 
 import dspy

@@ -132,7 +132,7 @@ def test_a_folder_that_is_no_index_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_server_that_does_not_answer_is_named() -> None:
-    with pytest.raises(IndexUnusable, match="No Chroma server answers at http://127.0.0.1:9"):
+    with pytest.raises(IndexUnusable, match=r"No Chroma server answers at http://127\.0\.0\.1:9"):
         open_client("http://127.0.0.1:9")
 
 
@@ -179,9 +179,9 @@ def test_a_document_is_changed_and_deleted_alone(word_index: Index) -> None:
 def test_more_passages_than_one_call_may_hold_go_in_and_a_run_cut_short_is_resumed(client: ClientAPI) -> None:
     limit = client.get_max_batch_size()
     document = Document(id="new", title="", text="")
-    old, new = points("new", "0 1"), points("new", *["1 0"] * (limit + 1))[1:] + points("last", "1 0")
+    old, *new = points("new", "0 1", *["1 0"] * (limit + 1))
     index = Index(client, "crag", Coordinates(), create=True)
-    index.upsert(document, old)
+    index.upsert(document, [old])
     with pytest.raises(MemoryError):
         Index(client, "crag", Fails()).upsert(document, new)
     assert index.count() == limit + 1  # the first batch beside the old row

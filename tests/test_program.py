@@ -23,7 +23,9 @@ from fake_lm import FakeLM
 
 # On word overlap 0-1: all of the question's words is sure, half of them is doubtful.
 POLICY = Policy(platt=(0.0, 0.5, 0.5), platt_lm=(-3.0, 0.0, 0.0, 6.0), band=(0.4, 0.95), lower=0.3, support=0.4, answerable=0.3)
-WARRANTY = Document(id="warranty.md", title="Warranty", text="The Corvane warranty lasts 26 months.", published_at=TODAY - timedelta(days=5))
+WARRANTY = Document(
+    id="warranty.md", title="Warranty", text="The Corvane warranty lasts 26 months.", published_at=TODAY - timedelta(days=5)
+)
 
 
 class Web:
@@ -53,7 +55,9 @@ Ask = Callable[..., tuple[Answer, FakeLM, Web]]
 
 @pytest.fixture
 def ask(word_index: Index, fake_lm: FakeLM) -> Ask:
-    def _ask(question: str, documents: Sequence[Document] = (), web: Web | None = None, policy: Policy = POLICY) -> tuple[Answer, FakeLM, Web]:
+    def _ask(
+        question: str, documents: Sequence[Document] = (), web: Web | None = None, policy: Policy = POLICY
+    ) -> tuple[Answer, FakeLM, Web]:
         for document in documents:
             word_index.upsert(document, split(document))
         web = web or Web()
@@ -72,7 +76,9 @@ def test_a_fresh_answer_in_the_index_needs_no_web(ask: Ask) -> None:
     answer, lm, web = ask("How long does the Corvane warranty last in months?", [WARRANTY])
     assert (answer.status, answer.action, answer.assessment) == ("answered", "correct", "sufficient")
     assert answer.text == "The Corvane warranty lasts 26 months [1]."
-    assert [(c.n, c.id, c.source_type, c.published_at) for c in answer.citations] == [(1, "warranty.md", "internal", TODAY - timedelta(days=5))]
+    assert [(c.n, c.id, c.source_type, c.published_at) for c in answer.citations] == [
+        (1, "warranty.md", "internal", TODAY - timedelta(days=5))
+    ]
     assert web.queries == [] and answer.web_query is None and answer.usage.searches == 0
     assert answer.usage.lm_calls == len(lm.calls) and answer.usage.prompt_tokens > 0
 
@@ -271,5 +277,3 @@ def test_ages_are_judged_on_the_day_asked_for(word_index: Index, fake_lm: FakeLM
     question = "How long does the Corvane warranty last in months?"
     assert crag(question).assessment == "sufficient"
     assert crag(question, as_of=date(2027, 12, 1)).assessment == "stale"
-
-
