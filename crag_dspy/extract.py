@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import date, datetime
 
 import trafilatura
@@ -9,6 +10,7 @@ import trafilatura
 from crag_dspy.types import Document
 
 MAX_TITLE = 200
+_CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
 
 
 def extract(
@@ -26,6 +28,9 @@ def extract(
     tree = trafilatura.load_html(html)
     if tree is None:
         return None
+    # A character such as &#11; anywhere would cost the whole text: trafilatura cannot write it as XML, and gives up.
+    for element in tree.iter():
+        element.text, element.tail = _printable(element.text), _printable(element.tail)
     # deduplicate stays off: with it, the same page yields None from the fourth extraction on.
     text = (trafilatura.extract(tree, url=url, output_format="markdown", include_tables=True, include_comments=False) or "").strip()
     if not text:
@@ -49,3 +54,7 @@ def clean_title(title: str | None, fallback: str) -> str:
     """Return a title of one line and at most 200 characters; where there is none, the address without its scheme."""
     text = " ".join((title or "").split())
     return (text or fallback.split("://", 1)[-1])[:MAX_TITLE]
+
+
+def _printable(text: str | None) -> str | None:
+    return _CONTROL.sub(" ", text) if text else text

@@ -33,26 +33,23 @@ class GradePassage(dspy.Signature):  # type: ignore[misc]
 
 
 LEVELS = 3
-_LEVEL = re.compile(r"(?<![\d.])([0-3])(?![\d.]\d)")
-_WORDS = {
-    "unrelated": 0,
-    "irrelevant": 0,
-    "incorrect": 0,
-    "on topic": 1,
-    "partial": 2,
-    "ambiguous": 2,
-    "answer": 3,
-    "correct": 3,
-    "relevant": 3,
-}
+_LEVEL = re.compile(r"(?<![\d.])([0-3])(?!\d|\.\d)")
+_NAMED_LEVEL = re.compile(r"\b(?:level|grade|score)\W{1,4}(?:is\W{1,4})?([0-3])(?!\d|\.\d)", re.I)
+# The denials come first: "not relevant" and "the answer is not in it" name what they deny.
+_WORDS = (
+    (r"unrelated|irrelevant|incorrect|off topic|something else|not (?:\w+ ){0,2}(?:related|relevant|correct)", 0),
+    (r"on (?:the )?topic|(?:not|no|nor) (?:\w+ ){0,2}answer|answer (?:\w+ ){0,2}(?:not|missing|absent)", 1),
+    (r"partial|partly|somewhat|ambiguous", 2),
+    (r"answer|correct|relevant", 3),
+)
 
 
 def parse_level(text: str) -> int | None:
     """Return the rubric level 0-3 that a reply names, in any dress (`**2**`, `Level: 2.`, `partly relevant`); None if none."""
-    if match := _LEVEL.search(text):
+    if match := _NAMED_LEVEL.search(text) or _LEVEL.search(text):
         return int(match.group(1))
-    plain = re.sub(r"[^a-z ]", " ", text.lower())
-    return next((level for word, level in _WORDS.items() if re.search(rf"\b{word}", plain)), None)
+    plain = " ".join(re.sub(r"[^a-z]", " ", re.sub(r"n['’]t\b", " not", text.lower())).split())
+    return next((level for words, level in _WORDS if re.search(rf"\b(?:{words})", plain)), None)
 
 
 def expected_level(reply: Reply) -> float | None:
@@ -64,9 +61,10 @@ def expected_level(reply: Reply) -> float | None:
     if named is None:
         return None
     weights = _level_weights(getattr(reply.prediction, "logprobs", None), named)
-    if not weights:
+    total = sum(weights.values())
+    if not total:
         return named / LEVELS
-    return sum(level * weight for level, weight in weights.items()) / sum(weights.values()) / LEVELS
+    return sum(level * weight for level, weight in weights.items()) / total / LEVELS
 
 
 def _level_weights(logprobs: Any, named: int) -> dict[int, float]:

@@ -18,14 +18,13 @@ def _any(*words: str) -> re.Pattern[str]:
     return re.compile(rf"(?<!\w)(?:{'|'.join(words)})(?!\w)", re.I)
 
 
-_NOT_MONEY = r"(?!.{0,40}\b(?:time|power|notice|storage|memory|data)\b)"
 _KINDS: tuple[tuple[Kind, re.Pattern[str]], ...] = (
     (
         "pricing",
         _any(
-            rf"pric\w*|costs?|fees?|charged|charges? for|how much (?:do|does|did|will|would|is|are|for|must|should) {_NOT_MONEY}",
+            r"pric\w*|costs?|fees?|charged|charges? for|charge per|pay (?:for|per)|(?<!by )how much(?! (?:time|power|notice|space|storage|memory|data|rain|water))",
             r"tariffs?|fares?|discount\w*|surcharges?|per (?:month|year|seat|site|user|gb|gigabyte|terabyte|tb)|paid|payable|rebates?",
-            r"quotes?|cheap\w*|spend|bill(?:ed)? for|invoice[ds]?|refund\w*|reimburs\w*|trade-in|eur|euros?|€",
+            r"quotes?|cheap\w*|spend on|bill(?:ed)? for|invoice[ds]?|refund\w*|reimburs\w*|trade-in|eur|euros?|€",
         ),
     ),
     (

@@ -85,14 +85,14 @@ def listing(strips: Sequence[Strip]) -> str:
     return "\n".join(f"{n}. {' '.join(as_data(in_context(strip.passage, strip.text)).split())}" for n, strip in enumerate(strips, 1))
 
 
-_NUMBER = re.compile(r"\d+(?:\s*[-–]\s*\d+)?")
+_NUMBER = re.compile(r"\d+(?:[ \t]*[-–][ \t]*\d+)?")  # a range stays on its line: "1\n- 3" is a list
 
 
 def parse_numbers(text: str, most: int) -> set[int] | None:
     """Return the numbers 1-`most` in a reply (`[1][2]`, `1, 3`, `2-4`, bullets); the empty set for "none", None if unreadable."""
     found: set[int] = set()
     for piece in _NUMBER.findall(text):
-        ends = [int(number) for number in re.findall(r"\d+", piece)]
+        ends = sorted(int(digits[:9]) for digits in re.findall(r"\d+", piece))
         found.update(range(ends[0], min(ends[-1], most) + 1))
     found &= set(range(1, most + 1))
     if found:

@@ -31,14 +31,15 @@ class Sandbox:
         """Read the pages and start serving on a free loopback port.
 
         Raises:
-            SettingsError: the folder has no pages.
+            SettingsError: the folder has no pages, or none with text.
         """
         self.pages = {f"http://{path.parent.name}/{path.stem}": path for path in sorted(folder.glob("*/*.html"))}
-        if not self.pages:
-            raise SettingsError(
-                f"The sandbox web finds no <host>/<page>.html in {str(folder)!r}. Set CRAG_SANDBOX to its folder, or CRAG_WEB=none."
-            )
         self._entries = _entries(self.pages)
+        if not self._entries:
+            raise SettingsError(
+                f"The sandbox web finds no <host>/<page>.html with text in {str(folder)!r}. "
+                "Set CRAG_SANDBOX to its folder, or CRAG_WEB=none."
+            )
         self._ranking = bm25s.BM25()
         self._ranking.index(_tokens([f"{title} {text}" for _, title, text in self._entries]), show_progress=False)
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))

@@ -60,7 +60,7 @@ class TavilySearch:
         """Search."""
         try:
             reply = self._client.search(shorten(query), max_results=limit, timeout=self._timeout)
-            rows = list(reply.get("results") or [])
+            rows = reply.get("results") or []
         except tavily_errors.InvalidAPIKeyError as exc:
             raise SourceFailure("web_key", "Tavily refused the key: check TAVILY_API_KEY.") from exc
         except tavily_errors.ForbiddenError as exc:
@@ -73,8 +73,10 @@ class TavilySearch:
             raise SourceFailure("web_timeout", f"Tavily did not answer within {self._timeout:g} s.") from exc
         except (requests.exceptions.RequestException, ValueError, AttributeError, TypeError) as exc:
             # AttributeError: a list where the client expects an object. TypeError: the client raises None where the status
-            # is neither 200 nor an error, or `results` is no list.
+            # is neither 200 nor an error.
             raise SourceFailure("web_unavailable", f"Tavily's answer could not be used ({type(exc).__name__}).") from exc
+        if not isinstance(rows, list):
+            raise SourceFailure("web_unavailable", "Tavily's answer could not be used (its results are no list).")
         results = _results(
             (
                 {
@@ -104,7 +106,7 @@ class DuckDuckGoSearch:
         from ddgs.exceptions import DDGSException, RatelimitException, TimeoutException
 
         try:
-            rows = DDGS(timeout=int(self._timeout)).text(shorten(query), max_results=limit)
+            rows = DDGS(timeout=max(1, round(self._timeout))).text(shorten(query), max_results=limit)
         except RatelimitException as exc:
             raise SourceFailure("web_rate_limited", "DuckDuckGo's rate limit is reached.") from exc
         except TimeoutException as exc:
@@ -133,7 +135,8 @@ def canonical_url(url: str) -> str:
     host = (parts.hostname or "").rstrip(".").lower()
     host = f"[{host}]" if ":" in host else host
     port = f":{parts.port}" if parts.port and parts.port != {"http": 80, "https": 443}.get(parts.scheme) else ""
-    return urlunsplit((parts.scheme.lower(), host + port, parts.path.rstrip("/") or "/", query, ""))
+    user = parts.netloc[: parts.netloc.rfind("@") + 1]  # never fetched, so never to pass for the page without it
+    return urlunsplit((parts.scheme.lower(), user + host + port, parts.path.rstrip("/") or "/", query, ""))
 
 
 def _results(rows: Any) -> list[Result]:

@@ -60,15 +60,15 @@ class World(NamedTuple):
 
 def problems(folder: Path = HERE) -> list[str]:
     """Return what is wrong with a data folder: one line per problem, each naming its file or row."""
-    sources = list(_read(folder))
-    documents = {name: document for name, document in sources if isinstance(document, Document)}
-    found = [f"{name}: {reason}" for name, reason in sources if isinstance(reason, str)]
-    found += [f"{name}: dated after {TODAY}" for name, d in documents.items() if d.published_at and d.published_at > TODAY]
     try:
         splits = {name: load_rows(folder / f"{name}.jsonl") for name in SPLITS}
         disjoint(**splits)
     except DatasetError as exc:
-        return [*found, str(exc)]
+        return [str(exc)]
+    sources = list(_read(folder))
+    documents = {name: document for name, document in sources if isinstance(document, Document)}
+    found = [f"{name}: {reason}" for name, reason in sources if isinstance(reason, str)]
+    found += [f"{name}: dated after {TODAY}" for name, d in documents.items() if d.published_at and d.published_at > TODAY]
     found += _check_splits(splits)
     world = World(documents, {name: _plain(d.text) for name, d in documents.items()}, list(_stretches(documents)))
     return found + [f"{row.id}: {problem}" for rows in splits.values() for row in rows for problem in _check_row(row, world)]
@@ -125,7 +125,7 @@ def _check_facts(row: Row) -> Iterator[str]:
     if len(row.aliases) < (2 if row.subtype == "compound" else 1):
         yield "names too few facts in `aliases`"
     for fact in row.aliases:
-        if not holds(_plain(" ".join(row.support)), fact):
+        if not holds(" ".join(row.support), fact):
             yield f"no spelling of {fact[0]!r} stands in the support"
         if not holds(row.answer, fact):
             yield f"no spelling of {fact[0]!r} stands in the answer"
@@ -160,8 +160,11 @@ def _check_unanswerable(row: Row, world: World) -> Iterator[str]:
         yield "need 'none' takes `absent`, no `aliases` and no `support`"
     for group in row.absent:
         # Every stretch of every source, so also whatever any search for the question may bring.
-        names = sorted({name for name, text in world.stretches if all(stem in text for stem in group)})
-        yield from (f"{name} holds {' + '.join(map(repr, group))} close together and may answer the question" for name in names)
+        hits = world.stretches
+        for stem in group:
+            hits = [(name, text) for name, text in hits if stem.lower() in text]
+        for name in sorted({name for name, _ in hits}):
+            yield f"{name} holds {' + '.join(map(repr, group))} close together and may answer the question"
 
 
 def _stretches(documents: dict[str, Document]) -> Iterator[tuple[str, str]]:

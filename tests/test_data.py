@@ -44,7 +44,7 @@ def _alter_gold_sentence(data: Path) -> str:
 
 def _copy_gold_sentence(data: Path) -> str:
     row = _row(data, "dev", "internal", "plain")
-    page = next((data / "web").glob("*/*.html"))
+    page = min((data / "web").glob("*/*.html"))
     html = page.read_text(encoding="utf-8")
     page.write_text(html.replace("</p>", f" {row['support'][0]}</p>"), encoding="utf-8")
     return f"{row['id']}: stands also in http://{page.parent.name}/{page.stem}"
@@ -69,14 +69,14 @@ def _question_in_two_splits(data: Path) -> str:
 
 def _answer_a_none_row(data: Path) -> str:
     row = _row(data, "test", "none", "plain")
-    path = next((data / "corpus").glob("*.md"))
+    path = min((data / "corpus").glob("*.md"))
     path.write_text(f"{path.read_text(encoding='utf-8')}\n\nOn {' and '.join(row['absent'][0]).upper()} we have this to say.\n", "utf-8")
     return f"{row['id']}: {path.name} holds "
 
 
 def _answer_a_none_row_over_three_sentences(data: Path) -> str:
     row = next(row for row in _rows(data, "dev") if row["need"] == "none" and len(row["absent"][0]) == 2)
-    page = next((data / "web").glob("*/*.html"))
+    page = min((data / "web").glob("*/*.html"))
     first, last = row["absent"][0]
     html = page.read_text(encoding="utf-8")
     page.write_text(html.replace("</p>", f" It is about {first} now. That is known. And so is {last} as well.</p>"), encoding="utf-8")
@@ -116,7 +116,7 @@ def _drop_a_row(data: Path) -> str:
 
 
 def _empty_page(data: Path) -> str:
-    page = next((data / "web").glob("*/*.html"))
+    page = min((data / "web").glob("*/*.html"))
     page.write_text("<html><head><title>Soon</title></head><body></body></html>", encoding="utf-8")
     return f"http://{page.parent.name}/{page.stem}: has no main text"
 

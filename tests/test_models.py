@@ -51,8 +51,8 @@ def test_a_text_has_the_same_vector_whatever_its_neighbours(embedder: Embedder) 
 def test_scores_are_probabilities_and_highest_for_the_answer(scorer: CrossEncoder) -> None:
     table = np.array([scorer.scores(question, TEXTS) for question in QUESTIONS])
     assert table.argmax(axis=1).tolist() == [0, 1, 2]
-    assert np.diag(table).min() > 0.5
-    assert (table[~np.eye(3, dtype=bool)] < 0.05).all()
+    assert np.diag(table).min() > 0.1
+    assert (table[~np.eye(3, dtype=bool)] < 0.001).all()
     assert (table >= 0).all()
     assert (table <= 1).all()
 

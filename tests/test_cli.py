@@ -1,0 +1,97 @@
+"""The command line as a person types it, each call a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from fake_lm import FakeLM
+
+
+def crag(folder: Path, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
+    clean = {key: value for key, value in os.environ.items() if not key.startswith(("CRAG_", "OPENAI_", "TAVILY_", "MLFLOW_"))}
+    command = [sys.executable, "-m", "crag_dspy.cli", *words]
+    return subprocess.run(command, cwd=folder, env=clean | {"CRAG_WEB": "none"} | env, capture_output=True, text=True, timeout=120)
+
+
+@pytest.fixture
+def documents(tmp_path: Path) -> Path:
+    folder = tmp_path / "documents"
+    folder.mkdir()
+    (folder / "warranty.md").write_text(
+        "---\npublished: 2026-02-20\n---\n# Warranty\n\nThe Corvane warranty lasts 26 months from delivery.\n"
+    )
+    (folder / "photo.png").write_bytes(b"\x89PNG")
+    (folder / "empty.txt").write_text("  \n")
+    return folder
+
+
+def test_ingest_then_ask(documents: Path, tmp_path: Path, fake_lm: FakeLM) -> None:
+    lm = {"CRAG_LM": "openai/fake", "CRAG_LM_API_BASE": fake_lm.address, "OPENAI_API_KEY": "not-a-real-key"}
+    done = crag(tmp_path, "ingest", "documents")
+    assert done.returncode == 0, done.stderr
+    assert "1 documents: 1 passages added" in done.stdout
+    assert "photo.png" in done.stderr and ".png" in done.stderr and "empty.txt" in done.stderr and "has no text" in done.stderr
+
+    asked = crag(tmp_path, "ask", "How long does the Corvane warranty last?", "--as-of", "2026-03-02", **lm)
+    assert asked.returncode == 0, asked.stderr
+    assert "The Corvane warranty lasts 26 months from delivery [1]." in asked.stdout and "documents/warranty.md, 2026-02-20" in asked.stdout
+    assert "uncompiled" in asked.stderr and not (tmp_path / "mlflow.db").exists()
+
+    answer = json.loads(crag(tmp_path, "ask", "How long does the Corvane warranty last?", "--json", "--as-of", "2026-03-02", **lm).stdout)
+    assert set(answer) == {
+        "question", "text", "status", "claims", "citations", "action", "assessment", "confidence", "warnings", "stop_reason", "web_query", "usage",
+    }  # fmt: skip
+    assert (
+        answer["claims"][0]["citations"] == [1] and answer["citations"][0]["quote"] == "The Corvane warranty lasts 26 months from delivery."
+    )
+    assert set(answer["usage"]) == {"lm_calls", "prompt_tokens", "completion_tokens", "searches", "pages", "seconds"}
+
+
+@pytest.mark.parametrize(
+    ("words", "env", "says"),
+    [
+        (("ask", "What?"), {}, "crag ingest PATH"),
+        (("ingest", "nowhere"), {}, "'nowhere'"),
+        (("ask", "What?"), {"CRAG_WEBB": "none"}, "did you mean CRAG_WEB"),
+        (("ask", "What?"), {"CRAG_WEB": "bing"}, "CRAG_WEB='bing'"),
+        (("ingest", "documents/photo.png"), {}, "unsupported type '.png'"),
+    ],
+)
+def test_a_mistake_is_one_line_that_says_what_to_do(
+    documents: Path, tmp_path: Path, words: tuple[str, ...], env: dict[str, str], says: str
+) -> None:
+    done = crag(tmp_path, *words, **env)
+    assert done.returncode == 1 and says in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("question", "env", "says"),
+    [
+        ("", {}, "question is empty"),
+        ("x" * 100_000, {}, "100,000 characters"),
+        ("What?", {"CRAG_LM": "nosuchprovider/model"}, "CRAG_LM='nosuchprovider/model'"),
+        ("What?", {"CRAG_LM": "local", "CRAG_LOCAL_MODEL": "nowhere.gguf"}, "nowhere.gguf"),
+        ("What?", {"CRAG_WEB": "tavily"}, "TAVILY_API_KEY"),
+    ],
+)
+def test_bad_input_is_refused_before_any_lm_call(
+    documents: Path, tmp_path: Path, fake_lm: FakeLM, question: str, env: dict[str, str], says: str
+) -> None:
+    assert crag(tmp_path, "ingest", "documents").returncode == 0
+    lm = {"CRAG_LM": "openai/fake", "CRAG_LM_API_BASE": fake_lm.address, "OPENAI_API_KEY": "not-a-real-key"}
+    done = crag(tmp_path, "ask", question, **(lm | env))
+    assert done.returncode == 1 and says in done.stderr and "Traceback" not in done.stderr and fake_lm.calls == []
+
+
+def test_an_index_of_another_embedder_is_refused(documents: Path, tmp_path: Path) -> None:
+    import chromadb
+
+    client = chromadb.PersistentClient(path=str(tmp_path / ".crag" / "chroma"))
+    client.create_collection("crag", embedding_function=None, metadata={"embedder": "other", "dimension": 8})
+    done = crag(tmp_path, "ingest", "documents")
+    assert done.returncode == 1 and "'other'" in done.stderr and "bge-small" in done.stderr
