@@ -13,12 +13,15 @@ from crag_dspy.policy import Policy
 from crag_dspy.retrieve import Scorer
 from crag_dspy.types import Citation, Claim, Evidence
 
-_MARKER = re.compile(r"\s*[\[【(]\s*(?:(?:evidence|source|ref)\s*)?([A-Za-z]?\d+(?:\s*[,;–-]\s*[A-Za-z]?\d+)*)\s*[\]】)]", re.I)
-_BRACKETED = re.compile(r"\s*[\[【]([^\]】]{1,40})[\]】]")
+_LIST = r"(?:(?:evidence|source|ref)s?\s*:?\s*)?([A-Z#^]?\d+(?:\s*(?:[,;&–-]|and)\s*[A-Z#^]?\d+)*)"
+_MARKER = re.compile(rf"\s*[\[【［]+\s*{_LIST}\s*(?:†[^\]】］]*)?[\]】］]+|\s*\(\s*{_LIST}\s*\)", re.I)
+_BRACKETED = re.compile(r"\s*[\[【［]([^\]】］]{0,40})[\]】］]")
+_NO_BRACKETS = str.maketrans("[]【】［］", "()()()")
 _NUMBER = re.compile(r"\d+(?:[.,:]\d+)*")
 _WORD = re.compile(r"[^\W_][\w'-]*")
 _DATE_ISO = re.compile(r"\b(\d{4})-(\d{2})-(\d{2})\b")
-_LINK = re.compile(r"!?\[([^\]]*)\]\([^)]*\)|https?://\S+")
+_LINK = re.compile(r"!?\[([^\]]*)\]\([^)]*\)|<?https?://(?:[^\s\[\]()<>【】]*[^\s\[\]()<>【】.,;:!?])?>?", re.I)
+_BULLET = re.compile(r"^\s*(?:[-*+•]\s+|\d{1,2}[.)]\s+)+")
 _STOP = frozenset(
     """
     a an and are as at be been but by can do does for from had has have how if in into is it its may must no not of on or our
@@ -67,34 +70,43 @@ def check(reply: str, question: str, evidence: Sequence[Evidence], scorer: Score
 
 def statements(reply: str) -> list[str]:
     """Return the reply's sentences, each with the markers that follow its full stop; links and images become plain words."""
-    text = _LINK.sub(lambda match: match.group(1) or "", reply)
+    text = _LINK.sub(_words_of_link, reply)
     # "…months. [1] The…": the marker belongs to the sentence before it.
-    text = re.sub(r"([.!?])((?:\s*[\[【][^\]】]{1,40}[\]】])+)", r"\2\1", text)
-    lines = [line.strip(" \t-*•") for line in text.splitlines()]
+    text = re.sub(r"([.!?])((?:\s*[\[【［][^\]】］]{1,40}[\]】］])+)", r"\2\1", text)
+    lines = [_BULLET.sub("", line).strip(" \t*•") for line in text.splitlines()]
     return [piece.strip() for line in lines if line for piece in sentencex.segment("en", line) if piece.strip()]
+
+
+def _words_of_link(match: re.Match[str]) -> str:
+    label = match.group(1) or ""
+    return f"[{label}]" if label.isdigit() else label  # "[1](https://…)" is a marker
 
 
 def read_markers(sentence: str, most: int) -> tuple[str, tuple[int, ...], int]:
     """Return a sentence without its markers, the evidence numbers they name, and how many named none.
 
-    `[1, 2]`, `[1][2]`, `[1-3]`, `【1】` and `[E2]` are read; `(2)` only where it is such a number alone at the end.
+    `[1, 2]`, `[1][2]`, `[1-3]`, `【1】` and `[E2]` are read; `(2)` only where it is such a number alone at the end. No bracket is left
+    that could be taken for a marker.
     """
     found: list[int] = []
     unknown = 0
 
     def take(match: re.Match[str]) -> str:
         nonlocal unknown
-        if match.group(0).lstrip().startswith("(") and sentence[match.end() :].strip(" .!?"):
-            return match.group(0)
-        for piece in re.split(r"\s*[,;]\s*", match.group(1)):
-            ends = [int(digits) for digits in re.findall(r"\d+", piece)]
-            numbers = range(ends[0], min(ends[-1], ends[0] + 50) + 1)
-            found.extend(n for n in numbers if 1 <= n <= most)
-            unknown += sum(not 1 <= n <= most for n in numbers)
+        named: list[int] = []
+        for piece in re.split(r"[,;&]|and", match.group(1) or match.group(2), flags=re.I):
+            ends = sorted(int(digits[:9]) for digits in re.findall(r"\d+", piece))
+            named.extend(range(ends[0], min(ends[-1], ends[0] + 50) + 1))
+        known = [n for n in named if 1 <= n <= most]
+        if match.group(2) and (sentence[match.end() :].strip(" .!?") or known != named):
+            return match.group(0)  # "(2024)" is a year
+        found.extend(known)
+        unknown += len(named) - len(known)
         return ""
 
     text = _MARKER.sub(take, sentence)
     text, other = _BRACKETED.subn("", text)  # "[source]" and the like lead nowhere
+    text = re.sub(r"\s\(\s*\)", "", text.translate(_NO_BRACKETS))
     text = re.sub(r"\s+([.,;:!?])", r"\1", " ".join(text.split()))
     return text, tuple(dict.fromkeys(found)), unknown + other
 
@@ -123,8 +135,8 @@ def numbers_of(text: str) -> set[str]:
     text = _DATE_ISO.sub(lambda m: f"{m.group(1)} {int(m.group(2))} {int(m.group(3))}", text)
     found = set()
     for raw in _NUMBER.findall(text):
-        plain = re.sub(r"[,.](?=\d{3}\b)", "", raw)
-        found.add(plain.rstrip("0").rstrip(".") if "." in plain else plain.lstrip("0") or "0")
+        plain = re.sub(r"(?<!^0)[,.](?=\d{3}\b)", "", raw)
+        found.add(plain.rstrip("0").rstrip(".") if plain.count(".") == 1 else plain.lstrip("0") or "0")
     return found
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from datetime import date, datetime
+from typing import Any
 
 import trafilatura
 
 from crag_dspy.types import Document
 
 MAX_TITLE = 200
+_UNSEEN = re.compile(r"display\s*:\s*none|visibility\s*:\s*hidden|(?:font-size|opacity)\s*:\s*0(?:\.0+)?[a-z%]*\s*(?:[;!]|$)", re.I)
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
 
 
@@ -28,6 +30,9 @@ def extract(
     tree = trafilatura.load_html(html)
     if tree is None:
         return None
+    # Hidden text is a favourite place for orders to LMs. Trafilatura drops some of it, and from short pages none.
+    for element in [element for element in tree.iter("*") if _hidden(element)]:
+        element.drop_tree()
     # A character such as &#11; anywhere would cost the whole text: trafilatura cannot write it as XML, and gives up.
     for element in tree.iter():
         element.text, element.tail = _printable(element.text), _printable(element.tail)
@@ -53,7 +58,14 @@ def extract(
 def clean_title(title: str | None, fallback: str) -> str:
     """Return a title of one line and at most 200 characters; where there is none, the address without its scheme."""
     text = " ".join((title or "").split())
-    return (text or fallback.split("://", 1)[-1])[:MAX_TITLE]
+    return (text or fallback.split("://", 1)[-1])[:MAX_TITLE].rstrip()
+
+
+def _hidden(element: Any) -> bool:
+    """Whether the element itself says that no reader sees it; a page that hides all until its scripts have run is left alone."""
+    if element.getparent() is None or element.tag == "body":
+        return False
+    return element.get("hidden") is not None or element.get("aria-hidden") == "true" or bool(_UNSEEN.search(element.get("style", "")))
 
 
 def _printable(text: str | None) -> str | None:

@@ -47,14 +47,14 @@ def show(evidence: Sequence[Evidence]) -> str:
 
 _REFUSAL = re.compile(
     r"not in (?:the )?evidence"
-    r"|(?:evidence|sources?|documents?|passages?|information)\b[^.]{0,40}\b(?:not|n't|no)\b[^.]{0,30}"
+    r"|(?:evidence|sources?|documents?|passages?|information)\b[^.]{0,40}(?:\bnot|n['’]t|\bno)\b[^.]{0,30}"
     r"\b(?:mention|specif|provid|stat|contain|hold|includ|say|answer|available|given|information|know)"
-    r"|\bno (?:evidence|information|mention|answer)\b|cannot (?:be )?(?:answer|determin)"
-    r"|\bnot (?:mentioned|specified|provided|stated|available)\b",
+    r"|\bno (?:evidence|information|mention|answer)\b|(?:cannot|can['’]t) (?:be )?(?:answer|determin)"
+    r"|(?:\bnot|n['’]t) (?:mentioned|specified|provided|stated|available)\b",
     re.I,
 )
 
 
 def declines(text: str) -> bool:
-    """Return whether a statement says that there is no answer, in the words asked for or in others."""
-    return not text.strip() or bool(_REFUSAL.search(text))
+    """Return whether a statement says nothing, or says that there is no answer, in the words asked for or in others."""
+    return not any(character.isalnum() for character in text) or bool(_REFUSAL.search(text))

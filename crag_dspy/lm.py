@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 import json
 import re
@@ -17,18 +18,21 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 _FIELD_MARKER = re.compile(r"\[\s*\[\s*#+|#+\s*\]\s*\]")
-_SOURCE_NUMBER = re.compile(r"[\[【]\s*(\d+(?:\s*[,;–-]\s*\d+)*)\s*[\]】]")
+_CHAT_MARKER = re.compile(r"<[|｜](\w{1,40})[|｜]>")
+_SOURCE_NUMBER = re.compile(r"[\[【［]\s*([A-Za-z]?\d+(?:\s*[,;–-]\s*[A-Za-z]?\d+)*)\s*[\]】］]")
 _INVISIBLE = re.compile("[\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2064\u2066-\u2069\ufeff\U000e0000-\U000e007f\x00-\x08\x0b\x0c\x0e-\x1f]")
 
 
 def as_data(text: str) -> str:
     """Return retrieved text as it may stand in a prompt.
 
-    DSPy's field markers (`[[ ## name ## ]]`) and bracketed source numbers lose their brackets and invisible characters are
-    dropped, so that a page can neither end its field nor pose as numbered evidence. Only the prompt sees this form.
+    DSPy's field markers (`[[ ## name ## ]]`), a chat template's (`<|im_end|>`) and bracketed source numbers lose their brackets and
+    invisible characters are dropped, so that a page can neither end its field nor pose as numbered evidence. Only the prompt sees
+    this form.
     """
     text = _INVISIBLE.sub("", text)
     text = _FIELD_MARKER.sub("(#)", text)
+    text = _CHAT_MARKER.sub(r"(\1)", text)
     return _SOURCE_NUMBER.sub(r"(\1)", text)
 
 
@@ -47,18 +51,17 @@ class Reply(NamedTuple):
 
 def salvage(raw: str, name: str) -> str:
     """Return the field `name` of a reply that broke the format: an outer JSON key, or the text without its markers."""
-    body = raw.strip()
-    unfenced = re.sub(r"^```\w*\n|\n?```$", "", body)
-    try:
-        value = json.loads(unfenced)
-        while isinstance(value, dict) and value:
-            value = value.get(name, next(iter(value.values())))
-        return str(value).strip()
-    except ValueError:
-        pass
-    if match := re.search(rf"\[\[ ## {name} ## \]\](.*?)(?:\[\[ ##|\Z)", body, re.S):
+    body = re.sub(r"^```\w*\n|\n?```$", "", raw.strip())
+    inner = body[body.find("{") : body.rfind("}") + 1]
+    for text in (body, inner if f'"{name}"' in inner else ""):
+        with contextlib.suppress(ValueError, RecursionError):
+            value = json.loads(text)
+            while isinstance(value, dict) and value:
+                value = value.get(name, next(iter(value.values())))
+            return "" if value is None or value == {} else str(value).strip()
+    if match := re.search(rf"\[\[\s*##\s*{name}\s*##\s*\]\](.*?)(?:\[\[\s*##|\Z)", body, re.S):
         return match.group(1).strip()
-    return re.sub(r"\[\[ ## \w+ ## \]\]", " ", body).strip()
+    return re.sub(r"\[\[\s*##\s*\w+\s*##\s*\]\]", " ", body).strip()
 
 
 class Meter:

@@ -45,18 +45,21 @@ _KINDS: tuple[tuple[Kind, re.Pattern[str]], ...] = (
     ),
 )
 
-_ASK = r"(?:what|how|when|which|who|whom|whose|where|why|is|are|was|were|does|do|did|can|could|will|would|should|has|have|may)"
-_WORD = rf"(?:{_ASK}|at|for|in|by|under|from|on)"
-# A second question inside the sentence: "…, and how …", "… and by when does …", "…; which …".
-_JOIN = re.compile(rf"(?:,?\s+and(?:\s+also)?|;|,\s+(?:plus|also))\s+(?=(?:{_WORD}\s+)?{_ASK}\b)", re.I)
+_WHAT = r"(?:what|how|when|which|who|whom|whose|where|why)"
+_DOES = r"(?:is|are|was|were|does|do|did|can|could|will|would|should|has|have|may)"
+_BEFORE = r"(?:at|for|in|by|under|from|on|to|with|until)"
+_SUBJECT = r"(?:(?:it|they|there|i|we|you|he|she|the|an?|this|that|these|those|my|our|your|its|their|any|all|each)\b|(?-i:[A-Z]))"
+# A second question inside the sentence: "…, and how …", "… and by when does …", "…; which …"; not "… and is never seen again".
+_JOIN = re.compile(rf"(?:,?\s+and(?:\s+also)?|;|,\s+(?:plus|also))\s+(?=(?:{_BEFORE}\s+)?{_WHAT}\b|{_DOES}\s+{_SUBJECT})", re.I)
 _SENTENCE = re.compile(r"(?<=\?)\s+(?=\S)")
 _PRONOUN = re.compile(r"\b(it|its|they|them|their|this|that|these|those|there|he|she|one)\b", re.I)
-_QUESTION_WORD = re.compile(rf"\b{_ASK}\b", re.I)
+# A part is a question by a question word, or by a verb where it begins: "We have a contract; …" opens with none.
+_QUESTION = re.compile(rf"\b{_WHAT}\b|(?:^|[.,:!?]\s+)(?:and\s+)?{_DOES}\b", re.I)
 _FILLER = re.compile(
-    rf"\b({_ASK}|a|an|the|of|to|in|on|at|for|by|with|and|or|i|we|you|my|our|your|be|been|it|its|they|them|their|this|that|there|one)\b",
+    rf"\b({_WHAT}|{_DOES}|a|an|the|of|to|in|on|at|for|by|with|and|or|i|we|you|my|our|your|be|been|it|its|they|them|their|this|that|there|one)\b",
     re.I,
 )
-_NAME = re.compile(r"(?<!^)(?<![.?!] )\b[A-Z][\w-]*(?: [A-Z0-9][\w-]*)*")
+_NAME = re.compile(r"(?<!^)(?<![.?!] )\b(?!I\b)[A-Z][\w-]*(?: [A-Z0-9][\w-]*)*")
 
 
 def plan(question: str) -> Plan:
@@ -73,7 +76,7 @@ def needs_of(question: str) -> tuple[str, ...]:
     """Split a compound question into its parts; a part that refers back ("its price") is given the names of the first."""
     parts = [part for sentence in _SENTENCE.split(question.strip()) for part in _JOIN.split(sentence)]
     parts = [part.strip(" ,;") for part in parts if len(part.split()) >= 3]
-    stand_alone = all(_QUESTION_WORD.search(part) and len(_FILLER.sub(" ", part).split()) >= 2 for part in parts)
+    stand_alone = all(_QUESTION.search(part) and len(_FILLER.sub(" ", part).split()) >= 2 for part in parts)
     if len(parts) < 2 or not stand_alone:
         return (question.strip(),)
     first_names = _NAME.findall(parts[0])

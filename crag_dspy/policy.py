@@ -74,5 +74,7 @@ class PolicyParameter(Parameter):  # type: ignore[misc]
         return self.value.model_dump(mode="json")
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Take the policy from JSON values; an unknown or missing number is refused by pydantic."""
+        """Take the policy from JSON values; an unknown, missing or impossible number is refused."""
+        if odd := sorted(set(state) ^ set(Policy.model_fields)):
+            raise ValueError(f"policy fields {', '.join(odd)} are missing or unknown")
         self.value = Policy.model_validate(state)

@@ -62,7 +62,7 @@ def rank(grades: Sequence[Grade], policy: Policy) -> list[tuple[Strip, float]]:
     must = [max(best_first, key=lambda entry: entry[1][need])[0] for need in range(len(rated[0][1]))] if rated else []
     chosen: list[tuple[Strip, float]] = []
     for strip, needs in best_first:
-        twin = next((i for i, (other, _) in enumerate(chosen) if fuzz.ratio(other.text, strip.text) >= SAME_TEXT), None)
+        twin = next((i for i, (other, _) in enumerate(chosen) if same_text(other.text, strip.text)), None)
         if twin is not None:
             chosen[twin] = (_with_copy(chosen[twin][0], strip.passage.source), chosen[twin][1])
             continue
@@ -72,6 +72,11 @@ def rank(grades: Sequence[Grade], policy: Policy) -> list[tuple[Strip, float]]:
             chosen.append((strip, max(needs)))
     order = {g.passage.id: i for i, g in enumerate(grades)}
     return sorted(chosen, key=lambda entry: (order[entry[0].passage.id], entry[0].start))
+
+
+def same_text(one: str, other: str) -> bool:
+    """Return whether two texts are copies: alike but for a few letters, and equal in every number ("26 months", "31 months" are two)."""
+    return re.findall(r"\d+", one) == re.findall(r"\d+", other) and fuzz.ratio(one, other) >= SAME_TEXT
 
 
 def _with_copy(strip: Strip, source: str) -> Strip:
@@ -106,7 +111,7 @@ def number(refined: Sequence[tuple[Grade, list[Strip]]], most: int) -> list[Evid
     for g, strips in sorted(refined, key=lambda pair: (-pair[0].relevance, pair[0].passage.id)):
         text = " … ".join(strip.text for strip in strips)
         copies = [source for strip in strips for source in strip.copies]
-        twin = next((item for item in items if fuzz.ratio(item[1], text) >= SAME_TEXT), None)
+        twin = next((item for item in items if same_text(item[1], text)), None)
         if twin is not None:
             twin[2].extend(source for source in (g.passage.source, *copies) if source != twin[0].passage.source)
         else:

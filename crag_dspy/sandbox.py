@@ -44,7 +44,7 @@ class Sandbox:
         self._ranking.index(_tokens([f"{title} {text}" for _, title, text in self._entries]), show_progress=False)
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
         self._server.daemon_threads = True
-        threading.Thread(target=self._server.serve_forever, daemon=True, name="sandbox-web").start()
+        threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True, name="sandbox-web").start()
 
     @property
     def address(self) -> tuple[str, int]:

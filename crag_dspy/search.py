@@ -164,7 +164,8 @@ def _results(rows: Any) -> list[Result]:
 
 
 def _text(value: object) -> str:
-    return value if isinstance(value, str) else ""
+    # JSON may carry half of a surrogate pair, which neither a tokenizer nor a file takes.
+    return value.encode("utf-8", "replace").decode() if isinstance(value, str) else ""
 
 
 def _day(value: object) -> date | None:

@@ -42,7 +42,7 @@ def load_state(program: CRAG, path: Path) -> CRAG:
     """
     try:
         saved: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        state, theirs = saved["state"], saved["fingerprint"]
+        state, theirs = dict(saved["state"]), dict(saved["fingerprint"])
     except (OSError, ValueError, KeyError, TypeError) as exc:
         raise StateError(f"{path.name} is not a saved program ({type(exc).__name__}). Compile one with: python -m optimize") from exc
     mine = fingerprint(program)
@@ -59,7 +59,7 @@ def load_state(program: CRAG, path: Path) -> CRAG:
         )
     try:
         program.load_state(state)  # tries on a copy first
-    except (KeyError, ValueError, TypeError) as exc:
+    except (KeyError, ValueError, TypeError, AttributeError) as exc:
         raise StateError(
             f"The saved program cannot be loaded ({type(exc).__name__}: {exc}). Compile it again with: python -m optimize"
         ) from exc

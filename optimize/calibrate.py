@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date
 from typing import NamedTuple
@@ -26,6 +27,7 @@ from optimize.dataset import Row
 
 SAME_SENTENCE = 90.0  # rapidfuzz partial ratio, 0-100: a gold sentence stands in a passage in spite of line breaks or markup
 ERROR_BOUND = 0.05  # share of wrong decisions that the cross-encoder may make alone, on either side of the band
+_DIGITS = re.compile(r"\d+")
 FOLDS = 5  # of the cross-validation
 FEWEST_LEVELS = 20  # LM grades below which its weight is not fitted
 
@@ -81,8 +83,11 @@ def gold_needs(row: Row, needs: Sequence[str], passage: Passage, scorer: Scorer)
 
 
 def contains(text: str, sentence: str) -> bool:
-    """Return whether a text contains a sentence, give or take white space and markup."""
-    return fuzz.partial_ratio(" ".join(sentence.split()), " ".join(text.split())) >= SAME_SENTENCE
+    """Return whether a text contains a sentence, number by number, give or take white space and markup."""
+    sentence, text = " ".join(sentence.split()), " ".join(text.split())
+    if not sentence or len(text) < len(sentence) * SAME_SENTENCE / 100 or not set(_DIGITS.findall(sentence)) <= set(_DIGITS.findall(text)):
+        return False
+    return fuzz.partial_ratio(sentence, text) >= SAME_SENTENCE
 
 
 def ask_levels(
@@ -134,13 +139,13 @@ def error_band(relevance: NDArray[np.float64], gold: NDArray[np.bool_], bound: f
     """Return the widest decisions that keep the error bound: (highest lower end, lowest upper end) of the doubtful band."""
     order = np.sort(relevance[gold])
     low = float(order[int(bound * len(order))])
-    above = sorted(zip(relevance, gold, strict=True), reverse=True)
-    high, wrong = 1.0, 0
-    for count, (value, true) in enumerate(above, 1):
-        wrong += not true
-        if wrong <= bound * count:
+    high = 1.0
+    for value in np.unique(relevance):  # from below: the first that keeps the bound
+        above = gold[relevance >= value]
+        if np.sum(~above) <= bound * len(above):
             high = float(value)
-    return (round(low, 4), round(high, 4)) if low < high else (1.0, 1.0)
+            break
+    return (low, high) if low < high else (1.0, 1.0)
 
 
 def fit(observations: Sequence[Observation], policy: Policy, as_of: date) -> Policy:

@@ -28,7 +28,7 @@ class Row(Frozen):
     """
 
     id: str = ""
-    question: str = Field(min_length=1)
+    question: str = Field(pattern=r"\S")
     answer: str
     need: Need | None = None
     subtype: str | None = None
@@ -41,9 +41,9 @@ class Row(Frozen):
 
     @model_validator(mode="after")
     def _consistent(self) -> Row:
-        if self.need == "none" and self.answer:
+        if self.need == "none" and self.answerable:
             raise ValueError("need 'none' has an answer")
-        if self.need not in (None, "none") and not self.answer:
+        if self.need not in (None, "none") and not self.answerable:
             raise ValueError(f"need {self.need!r} has no answer")
         return self
 
@@ -59,7 +59,7 @@ class Row(Frozen):
     @property
     def answerable(self) -> bool:
         """Whether there is an answer at all."""
-        return bool(self.answer)
+        return bool(self.answer.strip())
 
 
 def load_rows(path: Path) -> list[Row]:
@@ -69,7 +69,7 @@ def load_rows(path: Path) -> list[Row]:
         DatasetError: the file cannot be read, a row is malformed (file, line and field are named), an id or question occurs twice.
     """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8-sig").split("\n")  # splitlines() also breaks at U+2028, which JSON may hold as it is
     except (OSError, UnicodeDecodeError) as exc:
         raise DatasetError(f"{path} cannot be read ({type(exc).__name__}). Give a UTF-8 JSONL file with one question per line.") from exc
     rows: list[Row] = []

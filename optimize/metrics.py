@@ -24,7 +24,7 @@ def normalise(text: str) -> str:
 def holds(text: str, fact: Sequence[str]) -> bool:
     """Return whether a text holds a fact in one of its accepted spellings, at word boundaries."""
     padded = f" {normalise(text)} "
-    return any(f" {normalise(spelling)} " in padded for spelling in fact if spelling.strip())
+    return any(f" {spelling} " in padded for spelling in map(normalise, fact) if spelling)
 
 
 def answer_right(row: Row, answer: Answer) -> bool:

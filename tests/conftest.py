@@ -24,9 +24,9 @@ for _name in [name for name in os.environ if name.upper().startswith("CRAG_")] +
 import dspy
 import numpy as np
 import pytest
+from fake_lm import FakeLM, fake_lm_server
 
 from crag_dspy.index import Index, open_client
-from fake_lm import FakeLM, fake_lm_server
 
 TODAY = date(2026, 3, 2)
 _WORD = re.compile(r"[a-z0-9]+")

@@ -97,7 +97,7 @@ def fake_lm_server() -> Iterator[FakeLM]:
             body = {
                 "id": "x", "object": "chat.completion", "created": 0, "model": "fake",
                 "choices": [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": text}}],
-                "usage": {"prompt_tokens": len(prompt) // 4, "completion_tokens": len(text) // 4 + 1, "total_tokens": (len(prompt) + len(text)) // 4 + 1},
+                "usage": {"prompt_tokens": len(prompt) // 4, "completion_tokens": len(text) // 4 + 1, "total_tokens": len(prompt) // 4},
             }  # fmt: skip
             return self._send(200, body)
 

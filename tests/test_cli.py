@@ -44,7 +44,8 @@ def test_ingest_then_ask(documents: Path, tmp_path: Path, fake_lm: FakeLM) -> No
 
     answer = json.loads(crag(tmp_path, "ask", "How long does the Corvane warranty last?", "--json", "--as-of", "2026-03-02", **lm).stdout)
     assert set(answer) == {
-        "question", "text", "status", "claims", "citations", "action", "assessment", "confidence", "warnings", "stop_reason", "web_query", "usage",
+        "question", "text", "status", "claims", "citations", "action", "assessment", "confidence", "warnings",
+        "stop_reason", "web_query", "usage",
     }  # fmt: skip
     assert (
         answer["claims"][0]["citations"] == [1] and answer["citations"][0]["quote"] == "The Corvane warranty lasts 26 months from delivery."

@@ -1,4 +1,4 @@
-"""The embedded LM itself, where the `[local]` extra is installed: it starts in the process, answers with a citation, and gives probabilities."""
+"""The embedded LM itself: it starts in the process, answers with a citation, and gives probabilities."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def crag(tmp_path_factory: pytest.TempPathFactory) -> app.Crag:
     folder = tmp_path_factory.mktemp("local")
     (folder / "docs").mkdir()
     (folder / "docs" / "warranty.md").write_text(
-        f"---\ntitle: Corvane warranty\npublished: {TODAY}\n---\n# Warranty\n\nThe warranty of the Corvane S2 station lasts 26 months from delivery.\n"
+        f"---\ntitle: Corvane warranty\npublished: {TODAY}\n---\n\nThe warranty of the Corvane S2 station lasts 26 months from delivery.\n"
     )
     # The weights go where the command would put them, so that they are joined once.
     settings = Settings(home=folder / ".crag", web="none", local_model=_weights())

@@ -9,6 +9,7 @@ from datetime import date, timedelta
 import dspy
 import pytest
 from conftest import TODAY, WordScorer
+from fake_lm import FakeLM
 
 from crag_dspy.app import Crag
 from crag_dspy.errors import QuestionError, SourceFailure
@@ -19,7 +20,6 @@ from crag_dspy.program import CRAG, Parts
 from crag_dspy.search import Result
 from crag_dspy.split import split
 from crag_dspy.types import Answer, Document
-from fake_lm import FakeLM
 
 # On word overlap 0-1: all of the question's words is sure, half of them is doubtful.
 POLICY = Policy(platt=(0.0, 0.5, 0.5), platt_lm=(-3.0, 0.0, 0.0, 6.0), band=(0.4, 0.95), lower=0.3, support=0.4, answerable=0.3)

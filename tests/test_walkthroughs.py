@@ -43,9 +43,10 @@ PAGE = """<!doctype html><html lang="en"><head><title>{title}</title>
 <meta property="article:published_time" content="{day}T08:00:00Z"></head>
 <body><nav><a href="/">Home</a> <a href="/all">All articles</a></nav><main><article><h1>{title}</h1>{body}</article></main>
 <footer>We use cookies. Imprint.</footer></body></html>"""
-HEAP = """<p>A binary heap is a complete binary tree in which every parent is ordered before its children. In a min-heap the smallest key sits at
-the root, so it can be read in constant time, while inserting and removing take logarithmic time.</p><p>The tree is kept in an array: the children of the
-entry at position i stand at positions 2i + 1 and 2i + 2, and no pointers are needed.</p>"""
+HEAP = """<p>A binary heap is a complete binary tree in which every parent is ordered before its children. In a min-heap the
+smallest key sits at the root, so it can be read in constant time, while inserting and removing take logarithmic time.</p>
+<p>The tree is kept in an array: the children of the entry at position i stand at positions 2i + 1 and 2i + 2, and no pointers
+are needed.</p>"""
 RIVAL = """<p>A balanced search tree keeps all keys in order and finds any of them in logarithmic time, but it costs more memory.</p>
 <p>Rotations restore the balance after every insertion.</p>"""
 
@@ -58,7 +59,7 @@ def settings(tmp_path: Path) -> Settings:
         "prices.example/tariff-news": (
             "New tariffs at Lumen Grid",
             TODAY - timedelta(days=3),
-            "<p>Since February the Lumen Grid night tariff costs 19 cents per kilowatt hour.</p><p>The day tariff did not change this time.</p>",
+            "<p>Since February the Lumen Grid night tariff costs 19 cents per kilowatt hour.</p><p>The day tariff did not change.</p>",
         ),
     }
     for name, (title, day, body) in pages.items():

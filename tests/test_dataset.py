@@ -1,0 +1,147 @@
+"""Question files: what is wrong is named by file, line and field; splits are disjoint, samples balanced and always the same."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from crag_dspy.errors import DatasetError
+from optimize.dataset import Row, disjoint, load_rows, sample
+
+GOOD: dict[str, Any] = {"question": "How long does it last?", "answer": "26 months"}
+
+
+def written(folder: Path, *lines: str | dict[str, Any], encoding: str = "utf-8", end: str = "\n") -> Path:
+    path = folder / "own.jsonl"
+    text = end.join(line if isinstance(line, str) else json.dumps(line, ensure_ascii=False) for line in lines)
+    path.write_bytes((text + end).encode(encoding))
+    return path
+
+
+def test_question_and_answer_are_enough(tmp_path: Path) -> None:
+    (row,) = load_rows(written(tmp_path, GOOD))
+    assert (row.id, row.answerable, row.facts, row.need) == ("own-001", True, (("26 months",),), None)
+
+
+@pytest.mark.parametrize(
+    ("aliases", "facts"),
+    [
+        ([], (("26 months",),)),
+        (["26 months", "two years"], (("26 months", "two years"),)),  # a flat list is one fact
+        ([["26 months", "two years"], ["yearly"]], (("26 months", "two years"), ("yearly",))),
+    ],
+)
+def test_aliases_are_facts_in_their_spellings(tmp_path: Path, aliases: list[Any], facts: tuple[tuple[str, ...], ...]) -> None:
+    assert load_rows(written(tmp_path, GOOD | {"aliases": aliases}))[0].facts == facts
+
+
+@pytest.mark.parametrize(("encoding", "end"), [("utf-8", "\r\n"), ("utf-8-sig", "\n"), ("utf-8", "\n\n  \n")])
+def test_files_of_any_editor_are_read(tmp_path: Path, encoding: str, end: str) -> None:
+    path = written(tmp_path, GOOD, GOOD | {"question": "Wie groß ist er\u2028wirklich?"}, encoding=encoding, end=end)
+    assert [row.question for row in load_rows(path)] == [GOOD["question"], "Wie groß ist er\u2028wirklich?"]
+
+
+@pytest.mark.parametrize(
+    ("line", "names"),
+    [
+        ('{"question": "a", "answer"', "not JSON"),
+        ("null", "field 'row'"),
+        ("[1]", "field 'row'"),
+        ({"question": "What?"}, "field 'answer'"),
+        ({"answer": "x"}, "field 'question'"),
+        (GOOD | {"question": ""}, "field 'question'"),
+        (GOOD | {"question": " \n"}, "field 'question'"),
+        (GOOD | {"question": 7}, "field 'question'"),
+        (GOOD | {"answer": None}, "field 'answer'"),
+        (GOOD | {"need": "index"}, "field 'need'"),
+        (GOOD | {"kind": "weather"}, "field 'kind'"),
+        (GOOD | {"aliases": "26 months"}, "field 'aliases'"),
+        (GOOD | {"aliases": [["26 months"], 26]}, "field 'aliases.1'"),
+        (GOOD | {"gold_docs": [None]}, "field 'gold_docs.0'"),
+        (GOOD | {"need": "none"}, "need 'none' has an answer"),
+        (GOOD | {"need": "web", "answer": " "}, "need 'web' has no answer"),
+        (GOOD | {"id": "q0", "question": "Another?"}, "the id 'q0' stands already in line 1"),
+        (GOOD | {"question": "  which COLOUR is\tit? "}, "stands already in line 1"),
+        ('{"question": "\\ud800", "answer": "x"}', "field 'question'"),
+    ],
+)
+def test_a_malformed_row_is_named_by_file_line_and_field(tmp_path: Path, line: Any, names: str) -> None:
+    path = written(tmp_path, {"id": "q0", "question": "Which colour is it?", "answer": "Red"}, "", line)
+    with pytest.raises(DatasetError, match=re.escape(names)) as caught:
+        load_rows(path)
+    assert str(caught.value).startswith(f"{path}, line 3")
+
+
+@pytest.mark.parametrize("body", [b"", b"\n \n", "Größe".encode("latin-1")])
+def test_a_file_without_questions_is_refused(tmp_path: Path, body: bytes) -> None:
+    path = tmp_path / "own.jsonl"
+    path.write_bytes(body)
+    for bad in (path, tmp_path / "missing.jsonl", tmp_path):
+        with pytest.raises(DatasetError, match=re.escape(str(bad))):
+            load_rows(bad)
+
+
+@pytest.mark.parametrize(
+    ("source", "gold"),
+    [
+        ("a.md", True),
+        ("docs/a.md", True),
+        ("aa.md", False),
+        ("docs/a.md.txt", False),
+        ("http://x.example/a", True),
+        ("http://x.example/", False),
+    ],
+)
+def test_gold_sources_are_known_by_url_or_end_of_path(source: str, gold: bool) -> None:
+    assert Row(**GOOD, gold_docs=("a.md",), gold_urls=("http://x.example/a",)).is_gold(source) is gold
+
+
+def rows(*questions: str, need: Any = None) -> list[Row]:
+    return [Row(id=question, question=question, answer="" if need == "none" else "x", need=need) for question in questions]
+
+
+def test_splits_that_share_a_question_are_refused() -> None:
+    disjoint(train=rows("One?", "Two?", "Two?"), dev=rows("Three?"))
+    disjoint()
+    with pytest.raises(DatasetError, match=r"'two ?\?'.* in train and in test"):
+        disjoint(train=rows("One?", "Two ?"), dev=rows("Three?"), test=rows("two ?"))
+
+
+FOUR = [*rows("i1", "i2", "i3", need="internal"), *rows("w1", need="web"), *rows("b1", "b2", need="both"), *rows("n1", "n2", need="none")]
+
+
+@pytest.mark.parametrize(
+    ("size", "ids"),
+    [
+        (0, []),
+        (-1, []),
+        (3, ["i1", "w1", "b1"]),
+        (4, ["i1", "w1", "b1", "n1"]),
+        (6, ["i1", "w1", "b1", "n1", "i2", "b2"]),
+        (99, ["i1", "w1", "b1", "n1", "i2", "b2", "n2", "i3"]),
+    ],
+)
+def test_a_sample_takes_the_needs_in_turn(size: int, ids: list[str]) -> None:
+    assert [row.id for row in sample(FOUR, size)] == ids
+    assert len(FOUR) == 8 and sample([], size) == []
+
+
+@settings(max_examples=100, deadline=None, derandomize=True, database=None)
+@given(st.lists(st.sampled_from(["internal", "web", "both", "none", None]), max_size=30), st.integers(0, 35))
+def test_a_sample_is_balanced_stable_and_without_repetition(needs: list[Any], size: int) -> None:
+    pool = [row for i, need in enumerate(needs) for row in rows(f"q{i}", need=need)]
+    chosen = sample(pool, size)
+    assert len(chosen) == len({row.id for row in chosen}) == min(size, len(pool)) and chosen == sample(pool, size)
+    counts, all_counts = Counter(row.need for row in chosen), Counter(needs)
+    most = max(counts.values(), default=0)
+    assert all(counts[need] >= min(most - 1, all_counts[need]) for need in all_counts)
+    for need in all_counts:
+        mine = [row.id for row in chosen if row.need == need]
+        assert mine == [row.id for row in pool if row.need == need][: len(mine)]
