@@ -22,7 +22,8 @@ _KINDS: tuple[tuple[Kind, re.Pattern[str]], ...] = (
     (
         "pricing",
         _any(
-            r"pric\w*|costs?|fees?|charged|charges? for|charge per|pay (?:for|per)|(?<!by )how much(?! (?:time|power|notice|space|storage|memory|data|rain|water))",
+            r"pric\w*|costs?|fees?|charged|charges? for|charge per|pay (?:for|per)",
+            r"(?<!by )how much(?! (?:time|power|notice|space|storage|memory|data|rain|water))",
             r"tariffs?|fares?|discount\w*|surcharges?|per (?:month|year|seat|site|user|gb|gigabyte|terabyte|tb)|paid|payable|rebates?",
             r"quotes?|cheap\w*|spend on|bill(?:ed)? for|invoice[ds]?|refund\w*|reimburs\w*|trade-in|eur|euros?|€",
         ),

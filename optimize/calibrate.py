@@ -100,9 +100,9 @@ def ask_levels(
     """Let the LM grade the pairs that the cascade would send to it, at most `most` in all, spread over the questions."""
     meter = Meter()
     wanted = [(o, job) for o in observations for side in (o.internal, o.external) for job in doubtful(side, policy)]
-    step = max(1, math.ceil(len(wanted) / most)) if most else len(wanted) + 1
+    step = max(1, math.ceil(len(wanted) / max(most, 1)))
     levels: dict[str, dict[tuple[str, int], float]] = {}
-    for o, (item, need) in wanted[::step]:
+    for o, (item, need) in wanted[::step][:most]:
         progress(o.needs[need])
         level = expected_level(ask_level(program.grade, meter, o.needs[need], item.passage))
         if level is not None:

@@ -18,7 +18,7 @@ _STOP = {"what", "when", "which", "who", "how", "does", "the", "and", "for", "ar
 
 
 class Call(NamedTuple):
-    """One request: which field was asked for, the input fields, the whole prompt and the headers."""
+    """One request: which field was asked for, the input fields, the whole prompt and the headers by lower-case name."""
 
     field: str
     inputs: dict[str, str]
@@ -89,7 +89,7 @@ def fake_lm_server() -> Iterator[FakeLM]:
             field = wanted.group(1) if wanted else ""
             inputs = dict(_FIELD.findall(last))
             prompt = "\n".join(message["content"] for message in asked["messages"])
-            fake.calls.append(Call(field, inputs, prompt, dict(self.headers)))
+            fake.calls.append(Call(field, inputs, prompt, {name.lower(): value for name, value in self.headers.items()}))
             if fake.status != 200:
                 return self._send(fake.status, {"error": {"message": f"refused, key {self.headers.get('Authorization')}", "type": "fake"}})
             reply = fake.rules[field](inputs)

@@ -265,6 +265,12 @@ def test_lone_surrogates_are_stored_as_question_marks(word_index: Index) -> None
     assert (hit.passage.text, hit.passage.title) == ("The mast ? is nine metres high.", "Gui?de")
 
 
+def test_a_passage_is_found_by_its_title_and_section(word_index: Index) -> None:
+    store(word_index, "It costs 129 euro.", id="a.md", title="Tidewarden gateway")
+    store(word_index, "It costs 349 euro.", id="b.md", title="Larkspur sensor")
+    assert found(word_index, "What does the Larkspur sensor cost?", 1) == ["It costs 349 euro."]
+
+
 def test_the_models_read_a_passage_under_its_title_and_section() -> None:
     passage = Passage(id="p", document_id="d", title="Guide", section="Mast > Height", text="Nine metres. No more.")
     assert in_context(passage) == "Guide > Mast > Height\nNine metres. No more."

@@ -55,7 +55,7 @@ def write_docx(path: Path, title: str = "", modified: datetime | None = None) ->
     for cell, text in zip([*table.rows[0].cells, *table.rows[1].cells], ["Part", "Price", "Wire\nsteel", "9 euro"], strict=True):
         cell.text = text
     word.add_paragraph("")
-    word.add_paragraph("After the table.")
+    word.add_paragraph("After it.")
     path.parent.mkdir(parents=True, exist_ok=True)
     word.save(str(path))
     return path
@@ -126,7 +126,7 @@ def test_docx(tmp_path: Path) -> None:
     document = read(write_docx(tmp_path / "mast.docx", "Mast manual", datetime(2025, 4, 1)), id="mast.docx")
     assert (document.title, document.published_at) == ("Mast manual", date(2025, 4, 1))
     assert document.text == (
-        "# Mast\n\nThe mast is nine metres high.\n\n## Parts\n\n- Guy wires\n\n| Part | Price |\n| Wire steel | 9 euro |\n\nAfter the table."
+        "# Mast\n\nThe mast is nine metres high.\n\n## Parts\n\n- Guy wires\n\n| Part | Price |\n| Wire steel | 9 euro |\n\nAfter it."
     )
     assert read(write_docx(tmp_path / "untitled.docx"), id="x").title == "untitled"
 
@@ -147,6 +147,7 @@ def encrypted(path: Path) -> Path:
         (lambda folder: write(folder / "x.md", "---\ntitle: Only front matter\n---\n"), "has no text"),
         (lambda folder: write(folder / "x.md", "---\ntitle: a: b\n---\nBody."), "cannot be read as .md (ScannerError)"),
         (lambda folder: write(folder / "x.txt", "Title: Only a title\n"), "has no text"),
+        (lambda folder: write(folder / "x.txt", " \n\t\n"), "has no text"),
         (lambda folder: write(folder / "x.txt", "caf\xe9".encode("latin-1")), "is not UTF-8 text"),
         (lambda folder: write(folder / "x.html", "<html><body></body></html>"), "has no main text"),
         (lambda folder: write(folder / "x.html", ""), "has no main text"),

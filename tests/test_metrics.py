@@ -179,7 +179,7 @@ def test_precision_and_recall(said: list[bool], true: list[bool], precision: flo
 
 
 def test_pairs_of_unequal_number_are_refused() -> None:
-    with pytest.raises(ValueError, match="shorter"):
+    with pytest.raises(ValueError, match="longer"):
         precision_recall([True], [True, False])
 
 

@@ -259,6 +259,7 @@ def test_a_short_sentence_joins_its_neighbour_in_the_paragraph(text: str, wanted
         ("Run:\n\n~~~bash\n# comment\npip install x\n~~~\n\nRest.", ["Run:", "# comment\npip install x", "Rest."]),
         ("````\n```\nquoted\n```\n````\nRest.", ["```\nquoted\n```", "Rest."]),
         ("Cut off:\n```\npip install x", ["Cut off:", "pip install x"]),
+        ("Run:\n\n    # comment\n    pip install x", ["Run:", "# comment\n    pip install x"]),
         ("```x``` is inline code.", ["```x``` is inline code."]),
         ("Text.\r\rMore.\r- Item.", ["Text.", "More.", "- Item."]),
         ("Text.\r\n\r\nMore.\r\n- Item.", ["Text.", "More.", "- Item."]),
