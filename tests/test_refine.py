@@ -167,6 +167,12 @@ def test_a_rejected_copy_does_not_shift_the_next_source() -> None:
         assert [item.n for item in items] == [1, 2]
 
 
+def test_a_source_is_no_copy_of_itself() -> None:
+    one, two = (graded(id, ("The hull is blue.", 0.5), url="http://b.example/") for id in "ab")
+    assert [strip.copies for strip, _ in rank([one, two], POLICY)] == [()]
+    assert [item.copies for item in number([(one, list(one.strips)), (two, list(two.strips))], 6)] == [()]
+
+
 def test_numbering_follows_the_cut_and_the_best_stay() -> None:
     grades = [graded(str(i), (f"{'word ' * i}number {i}.", 0.5), relevance=i / 20) for i in range(12)]
     items = number([(g, list(g.strips)) for g in grades], 5)
