@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import traceback
 from concurrent.futures import ThreadPoolExecutor
 from datetime import date
 from pathlib import Path
@@ -57,15 +58,20 @@ class CragModel(PythonModel):
         except (CragError, ValueError) as exc:
             message = str(exc) if isinstance(exc, CragError) else "as_of is not a day like 2026-03-02"
             raise MlflowException(message, error_code=INVALID_PARAMETER_VALUE) from None
-        except dspy.LMRateLimitError:
-            log.exception("LM rate limit")
+        except dspy.LMRateLimitError as exc:
+            _log(exc)
             raise MlflowException("language model rate limit", error_code=RESOURCE_EXHAUSTED) from None
-        except dspy.LMError:
-            log.exception("LM failure")
+        except dspy.LMError as exc:
+            _log(exc)
             raise MlflowException("language model unavailable", error_code=TEMPORARILY_UNAVAILABLE) from None
-        except Exception:
-            log.exception("prediction failed")
+        except Exception as exc:
+            _log(exc)
             raise MlflowException("internal error", error_code=INTERNAL_ERROR) from None
+
+
+def _log(exc: Exception) -> None:
+    """Log where an error arose, not its text: providers echo keys in it, and others the question."""
+    log.error("%s\n%s", type(exc).__name__, "".join(traceback.format_tb(exc.__traceback__)))
 
 
 def signature() -> ModelSignature:

@@ -145,7 +145,7 @@ def test_parallel_calls_keep_the_lm_and_the_trace_of_the_context(two_lms: tuple[
         replies = wave(lambda word: meter.ask(predictor, question=word), words, 4)
         traced = [step[1]["question"] for step in dspy.settings.trace]
     assert [reply.field("answer") for reply in replies] == [word.upper() for word in words]
-    assert {call.headers["Authorization"] for call in fake.calls} == {"Bearer context"}
+    assert {call.headers["authorization"] for call in fake.calls} == {"Bearer context"}
     assert sorted(traced) == words and meter.lm_calls == 8 and meter.parse_failures == 0
 
 

@@ -134,14 +134,15 @@ def test_an_interrupted_run_leaves_no_version(compiled: Compiled, monkeypatch: p
 def test_the_served_model_answers_in_any_form_of_the_request(compiled: Compiled, tmp_path: Path) -> None:
     """Serve from an empty folder with nothing but the artifact's own code on the path."""
     logged = mlflow.load_table("after.json", run_ids=[compiled.version.run_id])
-    question, text = next((r["question"], r["answer"]) for r in logged.to_dict(orient="records") if r["action"] == "correct")
+    question, text = next((r["question"], r["answer"]) for r in logged.to_dict(orient="records") if r["status"] == "answered")
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     env = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"} | {
         "MLFLOW_TRACKING_URI": f"sqlite:///{compiled.folder}/mlflow.db",
         "CRAG_HOME": str(compiled.folder / ".crag"),
-        "CRAG_WEB": "none",
+        "CRAG_WEB": "sandbox",
+        "CRAG_SANDBOX": str(DATA / "web"),
         "CRAG_LM": "openai/fake",
         "CRAG_LM_API_BASE": compiled.fake.address,
         "OPENAI_API_KEY": KEY,
