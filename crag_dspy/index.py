@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol, cast
 
 import chromadb
+import httpx
 from chromadb.api import ClientAPI
 from chromadb.config import Settings as ChromaSettings
 from chromadb.errors import ChromaError, InvalidArgumentError, NotFoundError
 
-from crag_dspy.errors import IndexUnusable
+from crag_dspy.errors import IndexUnusable, SourceFailure
 from crag_dspy.types import Document, Passage
 
 SPACE = "cosine"
@@ -135,12 +136,23 @@ class Index:
         return sorted({str((row or {}).get("document_id", "")) for row in rows})
 
     def search(self, question: str, k: int) -> list[Hit]:
-        """Return the `k` passages nearest to a question, best first, ties by id."""
+        """Return the `k` passages nearest to a question, best first, ties by id.
+
+        Raises:
+            SourceFailure: the index cannot be read (`index_unavailable`).
+        """
+        vector = self._embedder.query(question)
+        try:
+            return self._nearest(vector, k)
+        except (ChromaError, httpx.HTTPError, OSError) as exc:
+            raise SourceFailure("index_unavailable", f"The index cannot be read ({type(exc).__name__}).") from exc
+
+    def _nearest(self, vector: list[float], k: int) -> list[Hit]:
         wanted = min(max(4 * k, 40), self.count())  # HNSW misses neighbours when asked for few
         if wanted == 0:
             return []
         found = self._rows.query(
-            query_embeddings=cast(Any, [self._embedder.query(question)]),
+            query_embeddings=cast(Any, [vector]),
             n_results=wanted,
             include=["documents", "metadatas", "distances"],
         )

@@ -14,7 +14,7 @@ import pytest
 from chromadb.api import ClientAPI
 from conftest import WordEmbedder
 
-from crag_dspy.errors import IndexUnusable
+from crag_dspy.errors import IndexUnusable, SourceFailure
 from crag_dspy.index import Change, Index, in_context, open_client
 from crag_dspy.split import split
 from crag_dspy.types import Document, Passage
@@ -306,3 +306,12 @@ def test_what_another_process_wrote_is_found_after_a_restart(word_index: Index, 
     # Until the restart the old price may not come back as a passage without text.
     assert found(word_index, "price") == ["The mast is nine metres high."]
     assert run("read") == "['The price is 12 euro.', 'The mast is nine metres high.']"
+
+
+def test_an_index_removed_under_a_running_program_is_a_named_failure(tmp_path: Path) -> None:
+    client = open_client(tmp_path / "chroma")
+    index = Index(client, "crag", WordEmbedder(), create=True)
+    client.delete_collection("crag")
+    with pytest.raises(SourceFailure, match="index cannot be read") as caught:
+        index.search("anything", 3)
+    assert caught.value.code == "index_unavailable"
