@@ -214,5 +214,5 @@ def test_clean_title(title: str | None, fallback: str, cleaned: str) -> None:
     ],
     ids=["deep", "wide", "links", "bold", "comments"],
 )
-def test_a_monstrous_page_ends_in_time(body: str) -> None:
+def test_a_monstrous_page_ends(body: str) -> None:
     extract(page(body), id=URL, url=URL)
