@@ -82,7 +82,7 @@ def needs_of(question: str) -> tuple[str, ...]:
         return (question.strip(),)
     first_names = _NAME.findall(parts[0])
     needs = [parts[0]]
-    for part in parts[1:]:
+    for part in (re.sub(r"^(?:and|also|plus)\b,?\s+", "", part, flags=re.I) for part in parts[1:]):
         if first_names and (_PRONOUN.search(part) or not _NAME.search(part)):
             part = f"{part.rstrip('?')} ({', '.join(dict.fromkeys(first_names))})?"
         needs.append(part)

@@ -16,7 +16,7 @@ from crag_dspy.errors import QuestionError, SourceFailure
 from crag_dspy.fetch import Fetcher
 from crag_dspy.generate import AnswerFromEvidence, generate
 from crag_dspy.grade import GradePassage, assess, grade, kept
-from crag_dspy.lm import Meter, as_data
+from crag_dspy.lm import Meter, as_data, wave
 from crag_dspy.plan import plan
 from crag_dspy.policy import Policy, PolicyParameter
 from crag_dspy.refine import PickStrips, number, refine
@@ -86,10 +86,8 @@ class CRAG(dspy.Module):  # type: ignore[misc]
                 external = run.judge(run.search(run.web_query))
                 knowledge += run.refine(external)  # K_ex
             evidence = number(knowledge, self.parts.max_evidence)
-            checked, reply = cite.Checked([], [], 0), ""
-            if run.answerable(evidence):
-                reply = generate(self.generate, run.meter, run.asked, evidence)
-                checked = cite.check(reply, run.question, evidence, self.parts.cross_encoder, run.policy)
+            reply = run.generate(evidence)
+            checked = cite.check(reply, run.question, evidence, self.parts.cross_encoder, run.policy)
         run.count(tokens.get_total_tokens())
         trace = Trace(
             kind=run.plan.kind,
@@ -197,9 +195,16 @@ class _Run:
             self.warn(failure)
         return passages
 
-    def answerable(self, evidence: Sequence[Evidence]) -> bool:
-        """Whether any evidence reaches the relevance from which an answer is tried at all."""
-        return any(item.relevance >= self.policy.answerable for item in evidence)
+    def generate(self, evidence: Sequence[Evidence]) -> str:
+        """The generator's text for every need that any evidence reaches, each from its own evidence, all in one wave."""
+        needs = self.plan.needs
+        own = [[item for item in evidence if item.needs[i] >= self.policy.lower] for i in range(len(needs))]
+        answerable = [i for i, items in enumerate(own) if any(item.needs[i] >= self.policy.answerable for item in items)]
+        if answerable and len(answerable) < len(needs):
+            missing = " ".join(needs[i] for i in range(len(needs)) if i not in answerable)
+            self.warnings.append(AnswerWarning(code="need_unanswered", message=f"Nothing was found for: {missing}"))
+        asked = {i: self.asked if len(needs) == 1 else needs[i] for i in answerable}
+        return "\n".join(wave(lambda i: generate(self.program.generate, self.meter, asked[i], own[i]), answerable, self.parts.workers))
 
     def abstention(self, internal: Sequence[Grade]) -> str:
         documents = len({g.passage.document_id for g in internal})

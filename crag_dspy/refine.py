@@ -120,7 +120,9 @@ def number(refined: Sequence[tuple[Grade, list[Strip]]], most: int) -> list[Evid
         else:
             items.append((g, text, copies))
     return [
-        Evidence(n=n, passage=g.passage, text=text, relevance=g.relevance, stale=g.stale, copies=tuple(dict.fromkeys(copies)))
+        Evidence(
+            n=n, passage=g.passage, text=text, relevance=g.relevance, needs=g.needs, stale=g.stale, copies=tuple(dict.fromkeys(copies))
+        )
         for n, (g, text, copies) in enumerate(sorted(items[:most], key=lambda item: -_day(item[0])), 1)
     ]
 

@@ -106,6 +106,8 @@ class Evidence(Frozen):
     passage: Passage
     text: str
     relevance: float
+    needs: tuple[float, ...] = ()
+    """Relevance per information need, 0-1."""
     stale: bool = False
     copies: tuple[str, ...] = ()
     """URLs or ids of other sources that carry (some of) the same text."""

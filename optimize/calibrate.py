@@ -173,9 +173,10 @@ def fit_levels(observations: Sequence[Observation], policy: Policy) -> Policy:
         return policy.model_copy(update={"band": (1.0, 1.0)})
     without = cross_val_score(LogisticRegression(), [row[:2] for row in inputs], gold, cv=FOLDS, scoring="neg_log_loss").mean()
     joined = cross_val_score(LogisticRegression(), inputs, gold, cv=FOLDS, scoring="neg_log_loss").mean()
-    if joined <= without:
+    scale = _logistic(inputs, gold)
+    if joined <= without or scale[-1] == 0.0:
         return policy.model_copy(update={"band": (1.0, 1.0)})
-    return policy.model_copy(update={"platt_lm": _logistic(inputs, gold)})
+    return policy.model_copy(update={"platt_lm": scale})
 
 
 # What an action is worth for a question of each need, 0-1: 0 where it loses the answer, less than 1 where it costs a search
@@ -242,7 +243,9 @@ def fit_gate(observations: Sequence[Observation], policy: Policy, as_of: date) -
         held = sum(not s and not k for s, k in zip(said, known, strict=True)) / (len(known) - sum(known))
         return (hit + held) / 2
 
-    return _best(policy, [policy.model_copy(update={"answerable": round(i / 50, 2)}) for i in range(1, 45)], balanced, 0.0)
+    # What covers a question is enough to answer it, so the gate is no higher than any upper threshold.
+    bounds = [value for i in range(1, 50) if (value := round(i / 50, 2)) <= min(policy.upper.values())]
+    return _best(policy, [policy.model_copy(update={"answerable": value}) for value in bounds], balanced, 0.0)
 
 
 def _best(start: Policy, candidates: Sequence[Policy], value: Callable[[Policy], float], gain: float) -> Policy:

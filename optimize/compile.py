@@ -23,7 +23,7 @@ class Effort(NamedTuple):
     """Examples that bootstrapping tries per predictor, at most."""
 
 
-FULL = Effort(levels=60, tries=24)
+FULL = Effort(levels=40, tries=24)
 QUICK = Effort(levels=0, tries=6)
 GRADE_DEMOS, REWRITE_DEMOS, REFINE_DEMOS, GENERATE_DEMOS = 4, 3, 2, 4
 

@@ -103,9 +103,12 @@ def picks_right(example: dspy.Example, prediction: Any, trace: object = None) ->
 
 
 def for_generate(observations: Sequence[Observation], policy: Policy, as_of: date, most: int = 3) -> list[dspy.Example]:
-    """Return (question, evidence) → the reference answer with markers, or the refusal where nobody knows."""
+    """Return (question, evidence) → the reference answer with markers, or the refusal where nobody knows.
+
+    Compound questions are left out: the generator is asked about one need at a time.
+    """
     examples = []
-    for o in observations:
+    for o in (o for o in observations if len(o.needs) == 1):
         grades, survivors = _survivors(o, policy, as_of)
         if o.row.answerable:
             gold = [strip for strip in survivors if _is_gold(o, strip)]

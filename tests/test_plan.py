@@ -44,7 +44,7 @@ def test_the_kind_follows_the_words(question: str, kind: str) -> None:
         ),
         (
             "Who approves lending a spare head? And how fast does the Port of Ravnsund answer?",
-            ("Who approves lending a spare head?", "And how fast does the Port of Ravnsund answer?"),
+            ("Who approves lending a spare head?", "how fast does the Port of Ravnsund answer?"),
         ),
         (
             "How long do tapes of the Vaultmere Reef last; which drive reads the tapes?",
