@@ -277,3 +277,26 @@ def test_ages_are_judged_on_the_day_asked_for(word_index: Index, fake_lm: FakeLM
     question = "How long does the Corvane warranty last in months?"
     assert crag(question).assessment == "sufficient"
     assert crag(question, as_of=date(2027, 12, 1)).assessment == "stale"
+
+
+COMPOUND = "How long does the Corvane warranty last in months, and what does the Tidewarden buoy weigh in kilograms?"
+
+
+def test_a_compound_question_is_answered_part_by_part(ask: Ask) -> None:
+    web = Web(a_example="The Tidewarden buoy weighs 12 kilograms and is yellow.")
+    answer, lm, _ = ask(COMPOUND, [WARRANTY], web)
+    assert (answer.action, answer.assessment) == ("ambiguous", "partial")
+    assert [(c.text, [answer.citations[n - 1].id for n in c.citations]) for c in answer.claims] == [
+        ("The Corvane warranty lasts 26 months.", ["warranty.md"]),
+        ("The Tidewarden buoy weighs 12 kilograms and is yellow.", ["http://a.example/page"]),
+    ]
+    parts = {call.inputs["question"]: call.inputs["evidence"] for call in lm.asked("answer")}
+    assert len(parts) == 2 and not any("buoy" in evidence and "warranty" in evidence.lower() for evidence in parts.values())
+    assert lm.asked("query")[0].inputs["question"] == "what does the Tidewarden buoy weigh in kilograms?"
+
+
+def test_a_part_that_nothing_answers_is_named(ask: Ask) -> None:
+    answer, lm, _ = ask(COMPOUND, [WARRANTY], Web(a_example="Bread needs flour, water and salt to rise well."))
+    assert answer.status == "answered" and answer.text == "The Corvane warranty lasts 26 months [1]."
+    assert [(w.code, "buoy" in w.message, "warranty" in w.message) for w in answer.warnings] == [("need_unanswered", True, False)]
+    assert len(lm.asked("answer")) == 1
