@@ -229,23 +229,26 @@ def fit_thresholds(observations: Sequence[Observation], policy: Policy, as_of: d
 
 def fit_gate(observations: Sequence[Observation], policy: Policy, as_of: date) -> Policy:
     """Choose the relevance from which an answer is tried: where what is answerable and what is not part best."""
-    best, known = [], []
+    reached, known = [], []
     for o in observations:
         grades = [*replay(o, o.internal, policy, as_of), *replay(o, o.external, policy, as_of)]
-        best.append(max((g.relevance for g in grades), default=0.0))
+        reached.append(max((g.relevance for g in grades), default=0.0))
         known.append(o.row.answerable)
     if len(set(known)) < 2:
         return policy
 
     def balanced(p: Policy) -> float:
-        said = [value >= p.answerable for value in best]
+        said = [value >= p.answerable for value in reached]
         hit = sum(s and k for s, k in zip(said, known, strict=True)) / sum(known)
         held = sum(not s and not k for s, k in zip(said, known, strict=True)) / (len(known) - sum(known))
         return (hit + held) / 2
 
-    # What covers a question is enough to answer it, so the gate is no higher than any upper threshold.
+    # What covers a question is enough to answer it, so the gate is no higher than any upper threshold; of equally good gates
+    # the lowest is taken, for generator and citation check come after it.
     bounds = [value for i in range(1, 50) if (value := round(i / 50, 2)) <= min(policy.upper.values())]
-    return _best(policy, [policy.model_copy(update={"answerable": value}) for value in bounds], balanced, 0.0)
+    candidates = [policy.model_copy(update={"answerable": value}) for value in bounds]
+    best = max(candidates, key=lambda p: (balanced(p), -p.answerable), default=policy)
+    return best if balanced(best) > balanced(policy) else policy
 
 
 def _best(start: Policy, candidates: Sequence[Policy], value: Callable[[Policy], float], gain: float) -> Policy:
