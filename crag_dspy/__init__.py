@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import dspy
@@ -25,6 +26,7 @@ def load(uri: str = "models:/crag@champion", *, settings: Settings | None = None
     Raises:
         StateError: there is no such version, or it was compiled from other code.
     """
+    os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
     import mlflow
     from mlflow.exceptions import MlflowException
 

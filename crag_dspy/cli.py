@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from datetime import datetime
@@ -105,6 +106,7 @@ def _has_store() -> bool:
 
 def main() -> None:
     """Run the command line; an error that a user can act on is one line, not a traceback."""
+    logging.getLogger("mlflow").setLevel(logging.WARNING)
     try:
         cli()
     except CragError as exc:

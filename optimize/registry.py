@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import tempfile
+import warnings
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -115,6 +116,8 @@ def publish(
             )
             for stage, predictor in program.named_predictors()
         ]
+        # The signature is given, so an input example, which would ask the LM while logging, is not needed.
+        warnings.filterwarnings("ignore", message=".*An input example was not provided")
         info = mlflow.pyfunc.log_model(
             name=MODEL,
             python_model=str(PACKAGE / "serving.py"),
