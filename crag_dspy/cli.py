@@ -9,11 +9,12 @@ from datetime import datetime
 from pathlib import Path
 from typing import Annotated
 
+import dspy
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from crag_dspy.errors import CragError, StateError
+from crag_dspy.errors import CragError, LMFailure, StateError
 from crag_dspy.types import Answer
 
 cli = typer.Typer(
@@ -109,6 +110,9 @@ def main() -> None:
     logging.getLogger("mlflow").setLevel(logging.WARNING)
     try:
         cli()
+    except dspy.LMError as exc:
+        err.print(f"Error: {LMFailure(exc)}", style="red", markup=False)
+        raise SystemExit(1) from None
     except CragError as exc:
         err.print(f"Error: {exc}", style="red", markup=False)
         raise SystemExit(1) from None

@@ -46,6 +46,19 @@ class LocalLMError(CragError):
     code = "local_lm"
 
 
+class LMFailure(CragError):
+    """The LM cannot be asked; the provider's own words are left out, for they may echo the key."""
+
+    code = "lm"
+
+    def __init__(self, error: Exception) -> None:
+        status = getattr(error, "status", None)
+        super().__init__(
+            f"The LM could not be asked ({type(error).__name__}{f', HTTP {status}' if status else ''}). "
+            "Check CRAG_LM, the key variable of its provider, and CRAG_LM_API_BASE."
+        )
+
+
 class DatasetError(CragError):
     """A row of a training, dev or test set is malformed; file and line are named."""
 

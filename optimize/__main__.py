@@ -24,7 +24,7 @@ import mlflow
 
 from crag_dspy import app
 from crag_dspy.cli import show
-from crag_dspy.errors import CragError
+from crag_dspy.errors import CragError, LMFailure
 from crag_dspy.ingest import ingest
 from crag_dspy.settings import Settings, load_settings
 from optimize import evaluate, registry
@@ -187,6 +187,9 @@ def run() -> None:
     """Run the command; an error that a user can act on is one line, not a traceback."""
     try:
         cli()
+    except dspy.LMError as exc:
+        console.print(f"Error: {LMFailure(exc)}", style="red", markup=False)
+        raise SystemExit(1) from None
     except CragError as exc:
         console.print(f"Error: {exc}", style="red", markup=False)
         raise SystemExit(1) from None

@@ -8,12 +8,13 @@ from typing import NamedTuple
 
 import dspy
 
-from crag_dspy.errors import CragError
+from crag_dspy.errors import CragError, LMFailure
 from crag_dspy.program import CRAG
 from crag_dspy.types import Answer, Trace
 from optimize.dataset import Need, Row
 from optimize.metrics import action_right, answer_right, citation_precision, cites_gold, precision_recall
 
+GIVE_UP = 3  # LM failures in a row
 NEEDS: tuple[Need, ...] = ("internal", "web", "both", "none")
 
 
@@ -32,14 +33,25 @@ class Outcome(NamedTuple):
 
 
 def run(program: CRAG, rows: Sequence[Row], as_of: date, done: Callable[[Outcome], None] = lambda outcome: None) -> list[Outcome]:
-    """Ask every question, one after the other, so that a run can be repeated word for word."""
-    outcomes = []
+    """Ask every question, one after the other, so that a run can be repeated word for word.
+
+    Raises:
+        LMFailure: the LM failed three questions in a row: asking on would only cost.
+    """
+    outcomes: list[Outcome] = []
+    failures = 0
     for row in rows:
         try:
             prediction = program(question=row.question, as_of=as_of)
             outcome = Outcome(row, prediction.answer, prediction.trace, None)
-        except (CragError, dspy.LMError) as exc:
-            outcome = Outcome(row, None, None, f"{type(exc).__name__}: {exc}")
+            failures = 0
+        except dspy.LMError as exc:
+            failures += 1
+            if failures >= GIVE_UP:
+                raise LMFailure(exc) from None
+            outcome = Outcome(row, None, None, str(LMFailure(exc)))
+        except CragError as exc:
+            outcome = Outcome(row, None, None, str(exc))
         outcomes.append(outcome)
         done(outcome)
     return outcomes

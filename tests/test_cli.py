@@ -96,3 +96,12 @@ def test_an_index_of_another_embedder_is_refused(documents: Path, tmp_path: Path
     client.create_collection("crag", embedding_function=None, metadata={"embedder": "other", "dimension": 8})
     done = crag(tmp_path, "ingest", "documents")
     assert done.returncode == 1 and "'other'" in done.stderr and "bge-small" in done.stderr
+
+
+def test_an_lm_that_refuses_is_one_line_without_the_key(documents: Path, tmp_path: Path, fake_lm: FakeLM) -> None:
+    assert crag(tmp_path, "ingest", "documents").returncode == 0
+    fake_lm.status = 401
+    lm = {"CRAG_LM": "openai/fake", "CRAG_LM_API_BASE": fake_lm.address, "OPENAI_API_KEY": "sk-marked-key-000111222"}
+    done = crag(tmp_path, "ask", "How long does the Corvane warranty last?", "--as-of", "2026-03-02", **lm)
+    assert done.returncode == 1 and "HTTP 401" in done.stderr and "CRAG_LM" in done.stderr
+    assert "Traceback" not in done.stderr and "sk-marked" not in done.stderr + done.stdout

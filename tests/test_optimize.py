@@ -131,6 +131,17 @@ def test_an_interrupted_run_leaves_no_version(compiled: Compiled, monkeypatch: p
     assert len(mlflow.search_model_versions()) == versions
 
 
+def test_an_lm_that_is_down_ends_the_run_at_once(compiled: Compiled) -> None:
+    compiled.fake.status, before = 500, len(compiled.fake.calls)
+    try:
+        rows = {name: sample(load_rows(DATA / f"{name}.jsonl"), 8) for name in ("train", "dev")}
+        with pytest.raises(crag_dspy.CragError, match="HTTP 500") as caught:
+            optimize(compiled.settings, rows["train"], rows["dev"], TODAY, quick=True, steps=Steps(), lm=compiled.fake.lm(api_key=KEY))
+    finally:
+        compiled.fake.status = 200
+    assert KEY not in str(caught.value) and len(compiled.fake.calls) - before <= 12
+
+
 def test_the_served_model_answers_in_any_form_of_the_request(compiled: Compiled, tmp_path: Path) -> None:
     """Serve from an empty folder with nothing but the artifact's own code on the path."""
     logged = mlflow.load_table("after.json", run_ids=[compiled.version.run_id])
