@@ -106,15 +106,18 @@ def _has_store() -> bool:
 
 
 def main() -> None:
-    """Run the command line; an error that a user can act on is one line, not a traceback."""
+    """Run the command line."""
     logging.getLogger("mlflow").setLevel(logging.WARNING)
+    run_in_one_line(cli, err)
+
+
+def run_in_one_line(command: typer.Typer, console: Console) -> None:
+    """Run a command; an error that a user can act on is one line, not a traceback."""
     try:
-        cli()
-    except dspy.LMError as exc:
-        err.print(f"Error: {LMFailure(exc)}", style="red", markup=False)
-        raise SystemExit(1) from None
-    except CragError as exc:
-        err.print(f"Error: {exc}", style="red", markup=False)
+        command()
+    except (CragError, dspy.LMError) as exc:
+        said = LMFailure(exc) if isinstance(exc, dspy.LMError) else exc
+        console.print(f"Error: {said}", style="red", markup=False)
         raise SystemExit(1) from None
 
 

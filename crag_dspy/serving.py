@@ -64,7 +64,7 @@ class CragModel(PythonModel):
         except dspy.LMError as exc:
             _log(exc)
             raise MlflowException("language model unavailable", error_code=TEMPORARILY_UNAVAILABLE) from None
-        except Exception as exc:
+        except Exception as exc:  # the last resort, see above; the caller gets a 500, the log where it arose
             _log(exc)
             raise MlflowException("internal error", error_code=INTERNAL_ERROR) from None
 

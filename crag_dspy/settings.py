@@ -37,7 +37,7 @@ class Settings(BaseSettings):
     top_k: int = Field(default=8, gt=0, le=50, description="Passages retrieved from the index.")
     max_pages: int = Field(default=4, gt=0, le=20, description="Web pages read per search.")
     max_evidence: int = Field(default=6, gt=0, le=20, description="Numbered sources given to the generator.")
-    max_seconds: float = Field(default=120.0, gt=0, description="Time for one answer; past it no new search or grading is begun.")
+    max_seconds: float = Field(default=120.0, gt=0, description="Time for one answer; past it no web search is begun.")
     workers: int = Field(default=4, gt=0, le=64, description="LM and web calls in flight at once for one question.")
 
 

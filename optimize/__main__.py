@@ -23,8 +23,8 @@ import dspy
 import mlflow
 
 from crag_dspy import app
-from crag_dspy.cli import show
-from crag_dspy.errors import CragError, LMFailure
+from crag_dspy.cli import run_in_one_line, show
+from crag_dspy.errors import CragError
 from crag_dspy.ingest import ingest
 from crag_dspy.settings import Settings, load_settings
 from optimize import evaluate, registry
@@ -183,17 +183,5 @@ def digest(rows: list[Row]) -> str:
     return hashlib.sha256("\n".join(row.model_dump_json() for row in rows).encode()).hexdigest()[:16]
 
 
-def run() -> None:
-    """Run the command; an error that a user can act on is one line, not a traceback."""
-    try:
-        cli()
-    except dspy.LMError as exc:
-        console.print(f"Error: {LMFailure(exc)}", style="red", markup=False)
-        raise SystemExit(1) from None
-    except CragError as exc:
-        console.print(f"Error: {exc}", style="red", markup=False)
-        raise SystemExit(1) from None
-
-
 if __name__ == "__main__":
-    run()
+    run_in_one_line(cli, console)
