@@ -8,10 +8,30 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from crag_dspy.types import Answer, Citation, Claim, Usage
+from crag_dspy.types import Answer, Citation, Claim, Evidence, Grade, Passage, Trace, Usage
 from optimize.dataset import Row
 from optimize.evaluate import Outcome, summarise
-from optimize.metrics import MAX_WORDS, action_right, answer_right, citation_precision, cites_gold, holds, normalise, precision_recall
+from optimize.metrics import (
+    LM_CALL_PENALTY,
+    MAX_WORDS,
+    MOST_PENALTY,
+    WEIGHTS,
+    abstention,
+    action_right,
+    answer_right,
+    citation_precision,
+    cites_gold,
+    exact_match,
+    fallback,
+    fallback_by_effect,
+    holds,
+    money,
+    normalise,
+    objective,
+    precision_recall,
+    spread,
+    token_f1,
+)
 
 ROW = Row(
     id="q1",
@@ -59,6 +79,17 @@ def cited(n: int, id: str, *copies: str, quote: str = "Red.", url: str | None = 
         ("on 2026-03-02", ["2026 03 02"]),
         ("The U\u2011turn", ["u-turn"]),
         ("Größe", ["GRÖSSE"]),
+        ("It bears -5 degrees.", ["-5"]),
+        ("It bears −5 °C.", ["-5 °C"]),  # the typographic minus sign
+        ("It bears –5 degrees.", ["−5"]),
+        ("A refund of -€ 5 is due.", ["€-5", "nothing"]),
+        ("It takes 10-20 days.", ["20 days"]),  # a hyphen between numbers is no minus sign
+        ("It takes 10–20 days.", ["10-20 days"]),
+        ("It weighs 1,5 kg.", ["1.5 kg"]),  # a decimal comma
+        ("It weighs 1.5 kg.", ["1,5 kg"]),
+        ("1,234,567.5 in all", ["1234567,5"]),
+        ("It is 5 %.", ["5%"]),
+        ("It costs $5.", ["$ 5"]),
     ],
 )
 def test_a_fact_is_found_in_any_spelling(text: str, fact: list[str]) -> None:
@@ -76,6 +107,14 @@ def test_a_fact_is_found_in_any_spelling(text: str, fact: list[str]) -> None:
         ("It costs 1,500 EUR.", ["500 EUR", "1 EUR"]),
         ("firmware v4.21", ["v4.2"]),
         ("C++", ["C"]),
+        ("It bears -5 degrees.", ["5", "5 degrees"]),
+        ("It bears −5 degrees.", ["5 degrees"]),
+        ("It bears 5 degrees.", ["-5"]),
+        ("A refund of -€5", ["€5", "5"]),
+        ("It weighs 1,5 kg.", ["15 kg", "5 kg", "1 kg", "1,500 kg"]),
+        ("It costs 1.265 EUR.", ["1265"]),  # a point never separates thousands: list it as an alias
+        ("firmware 4.20", ["4.2"]),  # zeros at the end count
+        ("It costs £5.", ["€5", "$5"]),
         ("", ["26 months"]),
         ("anything", []),
         ("anything", ["", " "]),
@@ -91,6 +130,27 @@ def test_a_fact_is_not_found_inside_another(text: str, fact: list[str]) -> None:
 def test_a_fact_between_words_is_held_and_normalising_is_stable(before: str, fact: str) -> None:
     assert normalise(normalise(before)) == normalise(before)
     assert holds(f"{before} ; {fact} ; {before}", [fact]) == bool(normalise(fact))
+
+
+@pytest.mark.parametrize(
+    ("text", "references", "exact", "f1"),
+    [
+        ("The 26 months.", ["26 months"], True, 1.0),  # articles and punctuation do not count
+        ("26 MONTHS", ["two years", "26 months"], True, 1.0),
+        ("It lasts 26 months", ["26 months"], False, 2 * (2 / 4) * 1 / (2 / 4 + 1)),
+        ("26 months", ["26 months in all"], False, 2 * 1 * (2 / 4) / (1 + 2 / 4)),
+        ("27 months", ["26 months"], False, 0.5),
+        ("-5", ["5"], False, 0.0),
+        ("a red red car", ["red car"], False, 0.8),
+        ("red red car", ["red red bus"], False, 2 / 3),  # a word counts as often as it stands in both
+        ("", ["26 months"], False, 0.0),
+        ("26 months", [""], False, 0.0),
+        ("", [""], True, 1.0),
+        ("26 months", [], False, 0.0),
+    ],
+)
+def test_exact_match_and_token_f1(text: str, references: list[str], exact: bool, f1: float) -> None:
+    assert exact_match(text, references) is exact and token_f1(text, references) == pytest.approx(f1)
 
 
 @pytest.mark.parametrize(
@@ -181,6 +241,106 @@ def test_precision_and_recall(said: list[bool], true: list[bool], precision: flo
 def test_pairs_of_unequal_number_are_refused() -> None:
     with pytest.raises(ValueError, match="longer"):
         precision_recall([True], [True, False])
+
+
+def asked(need: Any, searched: bool = False, status: str = "answered") -> tuple[Row, Answer]:
+    row = NONE if need == "none" else ROW.model_copy(update={"need": need})
+    return row, answer("" if status == "abstained" else "26 months", usage=Usage(searches=int(searched)))
+
+
+def test_abstention_compares_what_was_said_with_what_can_be_known() -> None:
+    found = abstention([asked("none", status="abstained"), asked("none"), asked("web", status="abstained"), asked("internal")])
+    assert (found.precision, found.recall, found.f1) == (0.5, 0.5, 0.5)
+    assert abstention(iter([asked("internal")])).f1 == 1.0  # nothing to abstain from, and it did not
+
+
+def test_fallback_by_label_leaves_out_what_nobody_knows_or_nobody_labelled() -> None:
+    rows = [asked("internal", True), asked("web", True), asked("both", False), asked("internal", False)]
+    assert fallback(rows) == (0.5, 0.5)
+    assert fallback([*rows, asked("none", True), asked(None, True)]) == (0.5, 0.5)
+
+
+INSIDE = Passage(id="p", document_id="warranty.md", title="T", text="26 months.")
+GOLD_PAGE = INSIDE.model_copy(update={"source_type": "web", "url": "http://a.example/warranty"})
+COPY, OTHER = (INSIDE.model_copy(update={"source_type": "web", "url": f"http://{host}.example/page"}) for host in "bc")
+
+
+def traced(*evidence: Passage, internal: tuple[Passage, ...] = (), copies: tuple[str, ...] = ()) -> Trace:
+    grades = [
+        Grade(passage=p, scores=(0.9,), strips=(), needs=(0.9,), relevance=0.9, verdict="correct", graded_by="cross-encoder")
+        for p in internal
+    ]
+    items = [Evidence(n=n, passage=p, text=p.text, relevance=0.9, copies=copies) for n, p in enumerate(evidence, 1)]
+    return Trace(kind="general", needs=("?",), internal=tuple(grades), evidence=tuple(items))
+
+
+@pytest.mark.parametrize(
+    ("trace", "added"),
+    [
+        (traced(GOLD_PAGE), True),
+        (traced(OTHER), False),
+        (traced(INSIDE), False),  # gold, but from the index
+        (traced(COPY, copies=("http://a.example/warranty",)), True),  # a copy of the gold page is as good
+        (traced(GOLD_PAGE, internal=(GOLD_PAGE,)), False),  # the index had returned this page already
+        (traced(INSIDE, OTHER, GOLD_PAGE, internal=(INSIDE,)), True),
+        (traced(), False),
+    ],
+)
+def test_a_search_counts_by_effect_if_it_brought_a_gold_page_that_was_not_there(trace: Trace, added: bool) -> None:
+    assert fallback_by_effect([(*asked("web", True), trace)]) == (float(added), 1.0)
+
+
+def test_fallback_by_effect_over_several_questions() -> None:
+    runs = [
+        (*asked("web", True), traced(GOLD_PAGE)),
+        (*asked("both", True), traced(OTHER)),  # needed, but it brought nothing: by label a hit, by effect none
+        (*asked("internal", True), traced(GOLD_PAGE)),  # unneeded by label, yet it added a gold source
+        (*asked("none", True), traced()),  # nobody could know without looking
+        (*asked("web", False), traced()),
+        (*asked("internal", False), traced(INSIDE)),
+    ]
+    assert fallback_by_effect(runs) == pytest.approx((3 / 4, 2 / 3))
+    assert fallback((row, a) for row, a, _ in runs) == pytest.approx((2 / 3, 2 / 3))
+    unlabelled = Row(question="How long?", answer="26 months")
+    assert fallback_by_effect([(unlabelled, answer(usage=Usage(searches=1)), traced(OTHER))]) == (1.0, 1.0)  # no gold source is named
+
+
+def test_costs_are_spread_and_priced() -> None:
+    assert spread([1.0, 2.0, 3.0, 4.0, 10.0]) == pytest.approx((4.0, 3.0, 8.8))  # 95 % of the way: 4 + 0.8 * 6
+    assert spread([7.0]) == (7.0, 7.0, 7.0)
+    assert money(Usage(prompt_tokens=2_000_000, completion_tokens=500_000), 0.15, 0.6) == pytest.approx(0.6)
+    with pytest.raises(ValueError, match="one value"):
+        spread([])
+
+
+ALL_RIGHT = dict.fromkeys(WEIGHTS, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("measured", "value"),
+    [
+        (ALL_RIGHT, 1.0),
+        (dict.fromkeys(WEIGHTS, 0.0) | {"lm_calls": 99.0}, 0.0),  # the penalty does not go below 0
+        (ALL_RIGHT | {"answers_right": 0.5}, 0.7),
+        (ALL_RIGHT | {"citation_precision": 0.5}, 0.95),
+        (ALL_RIGHT | {"lm_calls": 2.0}, 1 - 2 * LM_CALL_PENALTY),
+        (ALL_RIGHT | {"lm_calls": 1000.0}, 1 - MOST_PENALTY),
+        ({"answers_right": 0.5}, 0.5),  # the weights of what is missing go to the rest
+        ({"answers_right": 0.5, "abstention_f1": 1.0, "groundedness": None, "fallback_f1": float("nan")}, (0.6 * 0.5 + 0.1) / 0.7),
+        ({"answers_right": 1.0, "fallback_precision": 0.5, "fallback_recall": 1.0}, (0.6 + 0.1 * 2 / 3) / 0.7),
+        ({"answers_right": 1.0, "seconds": 40.0, "cites_gold": 0.0}, 1.0),  # what has no weight does not count
+    ],
+)
+def test_the_objective_weighs_what_was_measured(measured: dict[str, float | None], value: float) -> None:
+    assert objective(measured) == pytest.approx(value)
+
+
+def test_the_objective_is_led_by_right_answers_and_needs_something_measured() -> None:
+    assert sum(WEIGHTS.values()) == pytest.approx(1) and WEIGHTS["answers_right"] > 0.5
+    worst_right = objective(dict.fromkeys(WEIGHTS, 0.0) | {"answers_right": 1.0, "lm_calls": 100.0})
+    assert worst_right > objective(ALL_RIGHT | {"answers_right": 0.0, "lm_calls": 0.0})
+    with pytest.raises(ValueError, match="answers_right"):
+        objective({"lm_calls": 2.0, "answers_right": None})
 
 
 def test_a_run_is_summarised() -> None:
