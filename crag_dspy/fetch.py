@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-import ipaddress
-import socket
 import threading
 import time
-import zlib
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from urllib.parse import urljoin
 
-import httpx
-
+from crag_dspy import addresses, wire
+from crag_dspy.addresses import Target
+from crag_dspy.domains import Domains
 from crag_dspy.errors import SourceFailure
+from crag_dspy.pagecache import Kept, PageCache
+from crag_dspy.robots import Robots
+from crag_dspy.weather import WebFailure, persistent
 
-USER_AGENT = "crag_dspy/0.1 (+https://pypi.org/project/crag-dspy)"
-TEXT_TYPES = ("text/html", "application/xhtml+xml", "text/plain")
+ROBOTS_SECONDS, ROBOTS_BYTES = 3.0, 512_000  # RFC 9309, section 2.5: at least 500 KiB are to be read
 
 
 class Page(NamedTuple):
@@ -28,176 +29,140 @@ class Page(NamedTuple):
     url: str
     body: bytes
     content_type: str
+    """As the server wrote it; `application/pdf` for every body that is one."""
+    retrieved_at: datetime | None = None
+    """When its site was last asked: before today, where it comes from the page cache."""
+    note: SourceFailure | None = None
+    """Something that went wrong without costing the page."""
+
+
+class Hosts:
+    """Limits how many requests are under way to one host at once."""
+
+    def __init__(self, limit: int = 2) -> None:
+        self._limit = limit
+        self._lock = threading.Lock()
+        self._places: dict[str, tuple[threading.Semaphore, int]] = {}  # with the number of those who use or want it
+
+    @contextmanager
+    def place(self, host: str, deadline: float) -> Iterator[None]:
+        """Wait for a place and hold it.
+
+        Raises:
+            WebFailure: `page_timeout`: none came free by the deadline (on the monotonic clock).
+        """
+        with self._lock:
+            semaphore, users = self._places.get(host, (threading.Semaphore(self._limit), 0))
+            self._places[host] = semaphore, users + 1
+        try:
+            if not semaphore.acquire(timeout=max(0.0, deadline - time.monotonic())):
+                raise WebFailure("page_timeout", f"{host} was busy with other pages until the time was up.")
+            try:
+                yield
+            finally:
+                semaphore.release()
+        finally:
+            with self._lock:
+                semaphore, users = self._places.pop(host)
+                if users > 1:
+                    self._places[host] = semaphore, users - 1
 
 
 @dataclass(frozen=True)
 class Fetcher:
-    """Fetches public http(s) pages within limits.
+    """Fetches public http(s) pages within limits: HTML, plain text and PDF.
 
     `routes` maps a host suffix to a loopback (host, port): the only way to reach an address that is not public. The
     sandbox web and the tests use it.
     """
 
     routes: Mapping[str, tuple[str, int]] = field(default_factory=lambda: MappingProxyType({}))
+    domains: Domains = field(default_factory=Domains)
+    """The sites that may be used, checked again at every redirect."""
+    robots: Robots | None = field(default_factory=Robots)
+    """None: robots.txt is not asked for."""
+    cache: PageCache | None = None
     timeout: float = 10.0
-    """Seconds for the whole page, redirects included."""
+    """Seconds for the whole page, redirects and further attempts included."""
     max_bytes: int = 3_000_000
     """Bytes after decompression."""
     max_redirects: int = 4
+    attempts: int = 3
+    """Most requests for one address, where trying again can help."""
+    hosts: Hosts = field(default_factory=Hosts)
+    sleep: Callable[[float], None] = time.sleep
+    now: Callable[[], datetime] = lambda: datetime.now(UTC)
 
-    def __call__(self, url: str) -> Page:
+    def limited_to(self, domains: Domains) -> Fetcher:
+        """Return this fetcher for other sites, e.g. those of one question; what it remembers is shared."""
+        return replace(self, domains=domains)
+
+    def __call__(self, url: str, *, deadline: float | None = None) -> Page:
         """Fetch one page.
 
+        Args:
+            url: Its address, as found.
+            deadline: When it is no longer wanted, on the monotonic clock; `timeout` holds besides.
+
         Raises:
-            SourceFailure: the address is not allowed (`blocked_address`), or the page cannot be had (`page_unavailable`,
-                `page_timeout`, `page_too_large`, `page_type`).
+            SourceFailure: the address is not allowed (`blocked_address`, `blocked_domain`, `page_robots`), or the page cannot be had
+                (`page_unavailable`, `page_timeout`, `page_too_large`, `page_type`).
         """
-        deadline = time.monotonic() + self.timeout
+        end = min(time.monotonic() + self.timeout, deadline if deadline is not None else float("inf"))
+        addresses.check(url, self.domains, self.routes)
+        kept, note = self.cache.get(url) if self.cache else (None, None)
+        if kept and not self._usable(kept):
+            kept = None
+        if kept and self.cache and self.cache.is_fresh(kept):
+            return Page(kept.url, kept.body, kept.content_type, kept.retrieved_at, note)
+        address, reply = self._follow(url, end, kept)
+        if reply.status == 304 and kept:
+            kept = kept._replace(retrieved_at=self.now())
+        else:
+            etag, modified = (reply.headers.get(name, "")[:200] for name in ("etag", "last-modified"))
+            kept = Kept(address, reply.body, reply.content_type, etag, modified, self.now())
+        if self.cache and "no-store" not in reply.headers.get("cache-control", "").lower():
+            note = self.cache.put(url, kept) or note
+        return Page(kept.url, kept.body, kept.content_type, kept.retrieved_at, note)
+
+    def _follow(self, url: str, end: float, kept: Kept | None = None, *, typed: bool = True) -> tuple[str, wire.Reply]:
+        """Follow redirects to a page, or to a 304 for the one that was kept."""
         address = url
         for _ in range(self.max_redirects + 1):
-            page = self._get(address, deadline)
-            if isinstance(page, Page):
-                return page
-            address = page
-        raise SourceFailure("page_unavailable", f"{httpx.URL(url).host} redirects more than {self.max_redirects} times.")
+            target = addresses.check(address, self.domains, self.routes)
+            if self.robots and not self.robots.permit(address, target.origin, lambda where: self._robots_txt(where, end)):
+                raise SourceFailure("page_robots", f"{target.host} does not want this page to be read by robots (robots.txt).")
+            asked = kept.conditions() if kept and kept.url == address else {}
+            reply = persistent(self._attempt(target, end, asked, typed), attempts=self.attempts, deadline=end, sleep=self.sleep)
+            if reply.location is None:
+                return address, reply
+            try:
+                address = urljoin(address, reply.location)
+            except ValueError as exc:
+                raise WebFailure("page_unavailable", f"{target.host} redirects to what is no address.") from exc
+        raise WebFailure("page_unavailable", f"{target.host} redirects more than {self.max_redirects} times.")
 
-    def _get(self, url: str, deadline: float) -> Page | str:
-        """Fetch without following: a page, or the address it redirects to."""
-        target = _parse(url)
-        host = _host(target)
-        address, port = self._resolve(target, host)
-        # The connection goes to the address that was checked, so a name that resolves differently a moment later
-        # (DNS rebinding) gains nothing; the host name is kept for the Host header and for TLS.
-        target = target.copy_with(host=f"[{address}]" if ":" in address else address, port=port, fragment=None)
-        headers = {
-            "Host": f"[{host}]" if ":" in host else host,
-            "User-Agent": USER_AGENT,
-            "Accept": "text/html,application/xhtml+xml,text/plain;q=0.8",
-            "Accept-Encoding": "gzip",
-        }
-        left = max(0.1, deadline - time.monotonic())
+    def _attempt(self, target: Target, end: float, asked: Mapping[str, str], typed: bool) -> Callable[[int], wire.Reply]:
+        def attempt(number: int) -> wire.Reply:
+            found = addresses.resolve(target, end)
+            with self.hosts.place(target.host, end):
+                where = found[number % len(found)]
+                reply = wire.get(target, where, end, max_bytes=self.max_bytes, typed=typed, headers=asked)
+            if reply.status != 200 and reply.location is None and not (reply.status == 304 and asked):
+                raise wire.refusal(target.host, reply)
+            return reply
+
+        return attempt
+
+    def _robots_txt(self, url: str, end: float) -> str:
+        alone = replace(self, robots=None, max_bytes=ROBOTS_BYTES, attempts=1)
+        _, reply = alone._follow(url, min(end, time.monotonic() + ROBOTS_SECONDS), typed=False)
+        return reply.body.decode("utf-8", "replace")
+
+    def _usable(self, kept: Kept) -> bool:
+        """Whether a kept page's own address still passes: the lists may have changed since."""
         try:
-            with (
-                _cut_off(left) as trace,
-                httpx.Client(timeout=left, trust_env=False, follow_redirects=False) as client,
-                client.stream("GET", target, headers=headers, extensions={"sni_hostname": host, "trace": trace}) as reply,
-            ):
-                if reply.has_redirect_location:
-                    return urljoin(url, reply.headers["location"])
-                if reply.status_code != 200:
-                    raise SourceFailure("page_unavailable", f"{host} answered {reply.status_code}.")
-                content_type = reply.headers.get("content-type", "").split(";")[0].strip().lower()
-                if content_type not in TEXT_TYPES:
-                    raise SourceFailure("page_type", f"{host} sent {content_type or 'no content type'}, not a page.")
-                return Page(url, self._read(reply, host, deadline), reply.headers.get("content-type", ""))
-        except (httpx.HTTPError, zlib.error, ValueError) as exc:  # ValueError: where it redirects to is no address
-            if isinstance(exc, httpx.TimeoutException) or time.monotonic() >= deadline:
-                raise self._too_slow(host) from exc
-            raise SourceFailure("page_unavailable", f"{host} could not be read ({type(exc).__name__}).") from exc
-
-    def _read(self, reply: httpx.Response, host: str, deadline: float) -> bytes:
-        """Read the body as it arrives, and stop at the first sign that it is none of ours."""
-        encoding = reply.headers.get("content-encoding", "").strip().lower() or "identity"
-        if encoding not in ("identity", "gzip"):
-            raise SourceFailure("page_type", f"{host} sent its page packed in a way that was not asked for ({encoding[:40]}).")
-        # Unpacked here: httpx unpacks whole blocks, a thousandfold in a decompression bomb, before their size can be seen.
-        unpack = zlib.decompressobj(zlib.MAX_WBITS | 16) if encoding == "gzip" else None
-        body = bytearray()
-        for block in reply.iter_raw():
-            body += unpack.decompress(block, self.max_bytes + 1 - len(body)) if unpack else block
-            if len(body) > self.max_bytes:
-                raise SourceFailure("page_too_large", f"{host} sent more than {self.max_bytes:,} bytes.")
-            if _binary(body[:1024]):
-                raise SourceFailure("page_type", f"{host} sent a file that is no text, whatever type it names.")
-        if time.monotonic() >= deadline:  # cut off, which may look like a page's end
-            raise self._too_slow(host)
-        return bytes(body)
-
-    def _too_slow(self, host: str) -> SourceFailure:
-        return SourceFailure("page_timeout", f"{host} took more than {self.timeout:g} s.")
-
-    def _resolve(self, target: httpx.URL, host: str) -> tuple[str, int]:
-        """Return the checked address and port to connect to."""
-        if target.scheme not in ("http", "https") or not host or target.userinfo:
-            raise SourceFailure(
-                "blocked_address",
-                f"A result that is no plain http(s) address was not fetched ({target.scheme or 'no scheme'}).",
-            )
-        for suffix, route in self.routes.items():
-            if host == suffix or host.endswith("." + suffix):
-                return route
-        if target.port not in (None, 80, 443):
-            raise SourceFailure("blocked_address", f"{host} was not fetched: port {target.port} is not allowed.")
-        port = target.port or (443 if target.scheme == "https" else 80)
-        try:
-            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        except (OSError, UnicodeError) as exc:
-            raise SourceFailure("page_unavailable", f"{host} has no address.") from exc
-        addresses = [str(entry[4][0]) for entry in found]
-        for address in addresses:
-            if not _public(address):
-                raise SourceFailure("blocked_address", f"{host} was not fetched: it leads to an address that is not public.")
-        return addresses[0], port
-
-
-@contextmanager
-def _cut_off(seconds: float) -> Iterator[Any]:
-    """Shut the connection down after `seconds`; httpx limits each read, not the whole, so a slow drip would never end.
-
-    Yields a trace function, by which httpx hands over the connections that it opens.
-    """
-    connections: list[socket.socket] = []
-    end = time.monotonic() + seconds
-
-    def trace(event: str, info: dict[str, Any]) -> None:
-        if event in ("connection.connect_tcp.complete", "connection.start_tls.complete"):
-            if time.monotonic() >= end:
-                raise httpx.ConnectTimeout("the time was up before the connection stood")
-            connections.append(info["return_value"].get_extra_info("socket"))
-
-    def shut_down() -> None:
-        for connection in connections:
-            with suppress(OSError):
-                socket.socket.shutdown(connection, socket.SHUT_RDWR)  # not SSLSocket's, which upsets the thread that reads
-
-    timer = threading.Timer(seconds, shut_down)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield trace
-    finally:
-        timer.cancel()
-
-
-def _parse(url: str) -> httpx.URL:
-    try:
-        return httpx.URL(url)
-    except (httpx.InvalidURL, ValueError) as exc:
-        raise SourceFailure("blocked_address", "A result whose address cannot be read was not fetched.") from exc
-
-
-def _host(target: httpx.URL) -> str:
-    return target.raw_host.decode("ascii").rstrip(".").lower()
-
-
-def _binary(head: bytes | bytearray) -> bool:
-    """Whether a body is a PDF or, by its zero bytes, another binary file: servers mislabel them as pages."""
-    return head.startswith(b"%PDF-") or (b"\0" in head and not head.startswith((b"\xff\xfe", b"\xfe\xff")))  # UTF-16
-
-
-_UNICAST = ipaddress.IPv6Network("2000::/3")
-_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")  # IPv4 addresses as IPv6-only networks see them
-_NOT_PUBLIC = (
-    ipaddress.IPv4Network("192.0.0.0/24"),  # protocol assignments; a cloud's metadata among them
-    ipaddress.IPv4Network("168.63.129.16/32"),  # Azure's platform address, the same inside every virtual network
-)
-
-
-def _public(address: str) -> bool:
-    ip: ipaddress.IPv4Address | ipaddress.IPv6Address = ipaddress.ip_address(address.split("%")[0])
-    if isinstance(ip, ipaddress.IPv6Address):
-        inner = ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF) if ip in _NAT64 else ip.ipv4_mapped or ip.sixtofour
-        ip = inner or (ip.teredo[1] if ip.teredo else ip)
-    if isinstance(ip, ipaddress.IPv6Address):
-        return ip in _UNICAST and ip.is_global
-    return ip.is_global and not ip.is_multicast and not any(ip in network for network in _NOT_PUBLIC)
+            addresses.check(kept.url, self.domains, self.routes)
+        except SourceFailure:
+            return False
+        return len(kept.body) <= self.max_bytes

@@ -4,108 +4,26 @@ from __future__ import annotations
 
 import gzip
 import itertools
-import os
-import re
 import socket
-import socketserver
 import threading
 import time
 import tracemalloc
 import zlib
 from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
+from site_server import HTML, Site, reply
 
 from crag_dspy.errors import SourceFailure
 from crag_dspy.fetch import Fetcher, Page
 
-HTML = b"<html><body><p>The gate opens at seven.</p></body></html>"
-PUBLIC = "93.184.216.34"
+pytest_plugins = ["site_server"]
 
 
-class Site(socketserver.ThreadingTCPServer):
-    """Answers each path with raw bytes, or with pieces sent one by one, and remembers the requests' heads."""
-
-    allow_reuse_address = True
-    daemon_threads = True
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self.answers: dict[str, bytes | Callable[[], Iterable[bytes]]] = {}
-        self.heads: list[str] = []
-
-    def fetcher(self, **limits: Any) -> Fetcher:
-        return Fetcher(routes={"example": ("127.0.0.1", self.server_address[1])}, **limits)
-
-
-class _Handler(socketserver.BaseRequestHandler):
-    server: Site
-
-    def handle(self) -> None:
-        head = b""
-        while b"\r\n\r\n" not in head:
-            head += self.request.recv(4096)
-        self.server.heads.append(head.decode())
-        answer = self.server.answers[head.split()[1].decode()]
-        try:
-            for piece in [answer] if isinstance(answer, bytes) else answer():
-                self.request.sendall(piece)
-        except OSError:
-            pass  # the client has seen enough
-
-
-@pytest.fixture
-def site() -> Iterator[Site]:
-    with Site() as server:
-        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        yield server
-        server.shutdown()
-
-
-@pytest.fixture
-def connections(only_loopback: None, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Return the addresses that sockets were told to connect to; only loopback's are really tried."""
-    seen: list[Any] = []
-    connect = socket.socket.connect
-
-    def spy(self: socket.socket, address: Any) -> Any:
-        seen.append(address)
-        if address[0] != "127.0.0.1":
-            raise ConnectionRefusedError("not in a test")
-        return connect(self, address)
-
-    monkeypatch.setattr(socket.socket, "connect", spy)
-    return seen
-
-
-@pytest.fixture
-def resolve(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Make every name resolve to the given addresses; to each list in turn, if several are given, and then to the last."""
-
-    def install(*answers: list[str]) -> None:
-        turns = itertools.chain(answers, itertools.repeat(answers[-1]))
-
-        def lookup(host: Any, port: Any, *args: Any, **kwargs: Any) -> list[Any]:
-            numeric = bool(re.fullmatch(r"[\d.]+|[\da-f:.]*:[\da-f:.]*", host))
-            return [found(ip, port) for ip in ([host] if numeric else next(turns))]
-
-        def found(ip: str, port: int) -> Any:
-            family, address = (socket.AF_INET6, (ip, port, 0, 0)) if ":" in ip else (socket.AF_INET, (ip, port))
-            return family, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", address
-
-        monkeypatch.setattr(socket, "getaddrinfo", lookup)
-
-    return install
-
-
-def reply(body: bytes = HTML, status: str = "200 OK", content_type: str = "text/html", **headers: str) -> bytes:
-    lines = [f"HTTP/1.1 {status}", f"Content-Type: {content_type}", f"Content-Length: {len(body)}"]
-    lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
-    return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
-
-
-def failure(fetch: Fetcher, url: str) -> SourceFailure:
+def failure(fetch: Callable[[str], object], url: str) -> SourceFailure:
     with pytest.raises(SourceFailure) as caught:
         fetch(url)
     return caught.value
@@ -113,8 +31,9 @@ def failure(fetch: Fetcher, url: str) -> SourceFailure:
 
 def test_a_page_arrives_with_its_address_and_type(site: Site, connections: list[Any]) -> None:
     site.answers["/gate?day=1"] = reply(content_type="text/html; charset=utf-8")
-    page = site.fetcher()("http://Harbour.example./gate?day=1#times")
-    assert page == Page("http://Harbour.example./gate?day=1#times", HTML, "text/html; charset=utf-8")
+    now = datetime(2026, 3, 2, 8, 0, tzinfo=UTC)
+    page = site.fetcher(now=lambda: now)("http://Harbour.example./gate?day=1#times")
+    assert page == Page("http://Harbour.example./gate?day=1#times", HTML, "text/html; charset=utf-8", now)
     assert connections == [site.server_address], "the spy of these tests sees a connection"
     assert "\r\nHost: harbour.example\r\n" in site.heads[0]
 
@@ -123,149 +42,6 @@ def test_an_international_name_is_asked_for_in_ascii(site: Site) -> None:
     site.answers["/preise"] = reply()
     assert site.fetcher()("http://münchen.example/preise").body == HTML
     assert "\r\nHost: xn--mnchen-3ya.example\r\n" in site.heads[0]
-
-
-@pytest.mark.parametrize(
-    "url",
-    [
-        "http://127.0.0.1/",
-        "http://127.8.8.8/",
-        "http://localhost/",
-        "http://localhost./",
-        "http://LOCALHOST/",
-        "http://0.0.0.0/",
-        "http://10.0.0.7/",
-        "http://172.16.3.4/",
-        "http://192.168.1.1/",
-        "http://100.64.0.1/",
-        "http://169.254.169.254/latest/meta-data/",
-        "http://100.100.100.200/",
-        "http://192.0.0.192/opc/v2/",
-        "http://168.63.129.16/",
-        "http://224.0.0.1/",
-        "http://255.255.255.255/",
-        "http://[::1]/",
-        "http://[::]/",
-        "http://[::ffff:127.0.0.1]/",
-        "http://[::ffff:7f00:1]/",
-        "http://[::127.0.0.1]/",
-        "http://[64:ff9b::a9fe:a9fe]/",
-        "http://[64:ff9b:1::1]/",
-        "http://[2002:7f00:1::]/",
-        "http://[fe80::1]/",
-        "http://[fe80::1%1]/",
-        "http://[fec0::1]/",
-        "http://[fc00::1]/",
-        "http://[fd00:ec2::254]/",
-        "http://[ff02::1]/",
-        "http://2130706433/",
-        "http://0177.0.0.1/",
-        "http://127.1/",
-        "http://127.0.0.1.:80/",
-        "file:///etc/passwd",
-        "ftp://pages.example/",
-        "gopher://pages.example/",
-        "javascript:alert(1)",
-        "data:text/html,hello",
-        "//pages.example/",
-        "pages.example/gate",
-        "",
-        "http://",
-        "http:///gate",
-        "http://reader@pages.example/",
-        "http://gov.example:secret@pages.example/",
-        "http://pages.example\\@127.0.0.1/",
-        "http://127.0.0.1\\@pages.example/",
-        f"http://{PUBLIC}:22/",
-        f"http://{PUBLIC}:8080/",
-        f"https://{PUBLIC}:6379/",
-        f"http://{PUBLIC}:0/",
-        f"http://{PUBLIC}:99999/",
-        "http://pages.example:port/",
-        "http://[::1",
-        "http://pages.example/\x00",
-        "http://pages.example/\ud800",
-        "http://pages.example/" + "a" * 70_000,
-    ],
-)
-def test_no_connection_to_what_is_no_public_page(url: str, site: Site, connections: list[Any]) -> None:
-    assert failure(site.fetcher(), url).code == "blocked_address"
-    assert connections == []
-
-
-@pytest.mark.parametrize(
-    "addresses",
-    [
-        ["127.0.0.1"],
-        ["10.0.0.7"],
-        ["169.254.169.254"],
-        ["::1"],
-        ["::ffff:10.0.0.7"],
-        ["64:ff9b::7f00:1"],
-        ["fd00:ec2::254"],
-        [PUBLIC, "127.0.0.1"],
-        ["2606:4700::1111", "10.0.0.7"],
-    ],
-)
-def test_no_connection_where_a_name_leads_to_a_private_address(
-    addresses: list[str], connections: list[Any], resolve: Callable[..., None]
-) -> None:
-    resolve(addresses)
-    assert failure(Fetcher(), "http://pages.test/").code == "blocked_address"
-    assert connections == []
-
-
-@pytest.mark.parametrize(
-    ("url", "address", "connected"),
-    [
-        ("http://pages.test/", PUBLIC, (PUBLIC, 80)),
-        ("https://pages.test/", PUBLIC, (PUBLIC, 443)),
-        ("http://pages.test/", "2606:4700::1111", ("2606:4700::1111", 80, 0, 0)),
-        ("http://pages.test/", "64:ff9b::5db8:d822", ("64:ff9b::5db8:d822", 80, 0, 0)),  # a public one on an IPv6-only network
-    ],
-)
-def test_the_connection_goes_to_the_address_that_was_checked(
-    url: str, address: str, connected: tuple[Any, ...], connections: list[Any], resolve: Callable[..., None]
-) -> None:
-    resolve([address], ["127.0.0.1"])  # a second look-up of the name would lead elsewhere (DNS rebinding)
-    assert failure(Fetcher(), url).code == "page_unavailable"
-    assert connections == [connected]
-
-
-def test_a_proxy_in_the_environment_neither_lifts_the_guard_nor_sees_the_request(
-    site: Site, connections: list[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "ALL_PROXY"):
-        monkeypatch.setitem(os.environ, name, "http://127.0.0.1:9")
-    site.answers["/"] = reply()
-    assert failure(site.fetcher(), "http://169.254.169.254/").code == "blocked_address"
-    assert connections == []
-    assert site.fetcher()("http://pages.example/").body == HTML
-
-
-@pytest.mark.parametrize("host", ["badexample", "example.evil.test", "pages.example.evil.test"])
-def test_a_route_holds_for_its_own_hosts_only(host: str, site: Site, connections: list[Any]) -> None:
-    assert failure(site.fetcher(), f"http://{host}/").code == "page_unavailable"
-    assert connections == []
-
-
-@pytest.mark.parametrize(
-    "location",
-    [
-        "http://127.0.0.1/",
-        "http://169.254.169.254/latest/meta-data/",
-        "//10.0.0.7/",
-        "http://[::ffff:127.0.0.1]/",
-        "http://2130706433/",
-        "http://reader@pages.example/",
-        f"http://{PUBLIC}:22/",
-        "file:///etc/passwd",
-    ],
-)
-def test_a_redirect_is_checked_like_any_address(location: str, site: Site, connections: list[Any]) -> None:
-    site.answers["/"] = reply(b"", "302 Found", Location=location)
-    assert failure(site.fetcher(), "http://pages.example/").code == "blocked_address"
-    assert connections == [site.server_address]
 
 
 def test_redirects_are_followed_to_the_page_that_is_cited(site: Site) -> None:
@@ -322,11 +98,12 @@ def endless(start: bytes, content_type: str) -> Callable[[], Iterable[bytes]]:
 @pytest.mark.parametrize(
     ("start", "content_type", "code"),
     [
-        (b"%PDF-1.7", "application/pdf", "page_type"),
+        (b"%PDF-1.7", "application/pdf", "page_too_large"),
+        (HTML, "application/pdf", "page_type"),
         (b"{}", "application/json", "page_type"),
         (b"\x89PNG", "image/png", "page_type"),
         (HTML, "", "page_type"),
-        (b"%PDF-1.7\n", "text/html", "page_type"),
+        (b"%PDF-1.7\n", "text/html", "page_too_large"),
         (b"PK\x03\x04\x14\x00\x00\x00", "text/html; charset=utf-8", "page_type"),
         (b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR", "text/plain", "page_type"),
         (HTML, "text/html", "page_too_large"),
@@ -419,3 +196,43 @@ def test_redirects_share_one_time_limit(site: Site) -> None:
     site.answers["/"] = slow
     assert failure(site.fetcher(timeout=0.5, max_redirects=50), "http://pages.example/").code == "page_timeout"
     assert len(site.heads) <= 4
+
+
+@pytest.mark.parametrize("content_type", ["application/pdf", "application/x-pdf", "text/html", "text/plain; charset=utf-8"])
+def test_a_pdf_is_known_by_its_first_bytes(content_type: str, site: Site) -> None:
+    body = b"%PDF-1.7\n\0\1\2 and so on"
+    site.answers["/"] = reply(body, content_type=content_type)
+    page = site.fetcher()("http://pages.example/")
+    assert (page.body, page.content_type) == (body, "application/pdf")
+
+
+@pytest.mark.parametrize("cut", [1, 9, 30])
+def test_half_of_a_packed_page_is_no_page(cut: int, site: Site) -> None:
+    site.answers["/"] = reply(gzip.compress(HTML * 50)[:-cut], Content_Encoding="gzip")
+    assert failure(site.fetcher(), "http://pages.example/").code == "page_unavailable"
+
+
+def test_an_empty_page_that_is_called_packed_is_an_empty_page(site: Site) -> None:
+    site.answers["/"] = reply(b"", Content_Encoding="gzip")
+    assert site.fetcher()("http://pages.example/").body == b""
+
+
+def test_nothing_is_sent_that_says_who_asks(site: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No cookie that a page set, no password from ~/.netrc; an honest name."""
+    (tmp_path / ".netrc").write_text("default login reader password SENTINEL")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("NETRC", str(tmp_path / ".netrc"))
+    site.answers["/"] = reply(b"", "302 Found", Location="/b", Set_Cookie="session=SENTINEL; Path=/")
+    site.answers["/b"] = reply(Set_Cookie="session=SENTINEL; Path=/")
+    fetch = site.fetcher()
+    fetch("http://pages.example/")
+    fetch("http://pages.example/b")
+    assert len(site.heads) == 3
+    assert not any("SENTINEL" in head or "cookie" in head.lower() or "referer" in head.lower() for head in site.heads)
+    assert all("\r\nUser-Agent: crag_dspy/" in head and "Mozilla" not in head for head in site.heads)
+
+
+def test_failures_name_the_host_and_no_secret_of_the_address(site: Site) -> None:
+    site.answers["/?token=SENTINEL"] = reply(status="403 Forbidden")
+    assert "SENTINEL" not in str(failure(site.fetcher(), "http://pages.example/?token=SENTINEL"))
+    assert "SENTINEL" not in str(failure(site.fetcher(), "http://reader:SENTINEL@pages.example/"))

@@ -4,77 +4,19 @@ from __future__ import annotations
 
 import json
 import socket
-import threading
 import time
-from collections.abc import Callable, Iterator
-from datetime import date
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from pathlib import Path
 
 import pytest
-from ddgs.ddgs import DDGS
-from ddgs.exceptions import DDGSException, RatelimitException, TimeoutException
 from hypothesis import given
 from hypothesis import strategies as st
+from tavily_server import GOOD, KEY, Tavily, failure
 
-from crag_dspy.errors import SettingsError, SourceFailure
-from crag_dspy.search import MAX_QUERY, DuckDuckGoSearch, TavilySearch, canonical_url, shorten
+from crag_dspy.domains import Domains
+from crag_dspy.errors import SettingsError
+from crag_dspy.search import MAX_QUERY, TavilySearch, shorten
 
-KEY = "tvly-SENTINEL"
-
-
-class Tavily(ThreadingHTTPServer):
-    """Gives one answer to every search, and remembers what it was asked."""
-
-    daemon_threads = True
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self.status, self.body = 200, b'{"results": []}'
-        self.delay = threading.Event()
-        self.asked: list[dict[str, Any]] = []
-        self.keys: list[str | None] = []
-
-    def answer(self, body: object, status: int = 200) -> None:
-        self.status, self.body = status, body if isinstance(body, bytes) else json.dumps(body).encode()
-
-    def rows(self, *rows: object) -> None:
-        self.answer({"results": rows})
-
-    def client(self, api_key: str | None = KEY, timeout: float = 5.0) -> TavilySearch:
-        return TavilySearch(api_key=api_key, api_base_url=f"http://127.0.0.1:{self.server_port}", timeout=timeout)
-
-
-class _Handler(BaseHTTPRequestHandler):
-    server: Tavily
-
-    def do_POST(self) -> None:
-        self.server.asked.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-        self.server.keys.append(self.headers["Authorization"])
-        if self.server.status == 0:  # never
-            self.server.delay.wait(5)
-            return
-        self.send_response(self.server.status)
-        self.send_header("Content-Length", str(len(self.server.body)))
-        self.end_headers()
-        self.wfile.write(self.server.body)
-
-    def log_message(self, format: str, *args: object) -> None: ...
-
-
-@pytest.fixture
-def tavily() -> Iterator[Tavily]:
-    with Tavily() as server:
-        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        yield server
-        server.delay.set()
-        server.shutdown()
-
-
-def failure(search: Callable[[], object]) -> SourceFailure:
-    with pytest.raises(SourceFailure) as caught:
-        search()
-    return caught.value
+pytest_plugins = ["tavily_server"]
 
 
 @pytest.mark.parametrize("key", [None, "", "   ", "\n"])
@@ -193,168 +135,85 @@ def test_a_shortened_query_is_the_beginning_of_the_question_in_whole_words(quest
     assert sent.split() == words[: len(sent.split())] or (len(words[0]) > MAX_QUERY and sent == words[0][:MAX_QUERY])
 
 
-GOOD: dict[str, Any] = {"url": "https://harbour.example/gate", "title": "Gate times", "content": "Opens at seven.", "score": 0.9}
+def test_options_are_passed_on(tavily: Tavily) -> None:
+    lists = Domains(allow=("gov.uk",), deny=("tax.gov.uk", "x.org"))
+    tavily.client(depth="advanced", topic="news", time_range="week", raw_content=True, domains=lists)("gate times", 3)
+    wanted = {
+        "search_depth": "advanced",
+        "topic": "news",
+        "time_range": "week",
+        "include_domains": ["gov.uk"],
+        "exclude_domains": ["tax.gov.uk", "x.org"],
+        "include_raw_content": "markdown",
+    }
+    assert {name: tavily.asked[0].get(name) for name in wanted} == wanted
+    tavily.client()("gate times", 3)
+    assert not {"time_range", "include_domains", "exclude_domains", "include_raw_content"} & set(tavily.asked[1])
+    tavily.client(domains=lists)("gate times", 3, domains=Domains(deny=("y.org",)))
+    assert (tavily.asked[2].get("include_domains"), tavily.asked[2]["exclude_domains"]) == (None, ["y.org"]), "a question's own lists"
 
 
-@pytest.mark.parametrize(
-    "odd",
-    [
-        None,
-        7,
-        "text",
-        [],
-        {},
-        {"title": "no address"},
-        GOOD | {"url": None},
-        GOOD | {"url": ""},
-        GOOD | {"url": 7},
-        GOOD | {"url": ["https://harbour.example/x"]},
-        GOOD | {"url": "gate times"},
-        GOOD | {"url": "http://[::1"},
-        GOOD | {"url": "https://harbour.example:port/"},
-        GOOD | {"url": "https://harbour.example/x", "score": "high"},
-        GOOD | {"url": "https://harbour.example/x", "score": [0.9]},
-    ],
-)
-def test_an_odd_row_is_dropped_alone(odd: object, tavily: Tavily) -> None:
-    tavily.rows(odd, GOOD, odd)
-    assert [result.url for result in tavily.client()("gate times", 5)] == ["https://harbour.example/gate"]
+def test_no_more_domains_are_sent_than_tavily_takes_and_all_of_them_hold(tavily: Tavily) -> None:
+    lists = Domains(allow=tuple(f"a{i}.org" for i in range(400)), deny=tuple(f"d{i}.a1.org" for i in range(200)))
+    tavily.rows({"url": "https://a399.org/"}, {"url": "https://d199.a1.org/"}, {"url": "https://b.org/"})
+    assert [result.url for result in tavily.client(domains=lists)("gate times", 5)] == ["https://a399.org/"]
+    assert (len(tavily.asked[0]["include_domains"]), len(tavily.asked[0]["exclude_domains"])) == (300, 150)
 
 
-@pytest.mark.parametrize(
-    ("fields", "title", "snippet"),
-    [
-        ({}, "Gate times", "Opens at seven."),
-        ({"title": None}, "harbour.example/gate", "Opens at seven."),
-        ({"title": " \n "}, "harbour.example/gate", "Opens at seven."),
-        ({"title": 7}, "harbour.example/gate", "Opens at seven."),
-        ({"title": ["Gate"]}, "harbour.example/gate", "Opens at seven."),
-        ({"title": "Gate\n  times"}, "Gate times", "Opens at seven."),
-        ({"title": "x" * 3000}, "x" * 200, "Opens at seven."),
-        ({"content": None}, "Gate times", ""),
-        ({"content": {"text": "Opens"}}, "Gate times", ""),
-        ({"content": " Opens \n at  seven."}, "Gate times", "Opens at seven."),
-        ({"title": "Gate \ud83c", "content": "\udf0a seven"}, "Gate ?", "? seven"),
-        ({"score": None}, "Gate times", "Opens at seven."),
-        ({"raw_content": None}, "Gate times", "Opens at seven."),
-        ({"raw_content": "<p>Opens at nine.</p>"}, "Gate times", "Opens at seven."),
-    ],
-)
-def test_what_a_row_lacks_has_a_fallback(fields: dict[str, object], title: str, snippet: str, tavily: Tavily) -> None:
-    tavily.rows(GOOD | fields)
-    [result] = tavily.client()("gate times", 5)
-    assert (result.title, result.snippet) == (title, snippet)
-
-
-def test_a_row_without_a_title_key_is_named_by_its_address(tavily: Tavily) -> None:
-    tavily.rows({"url": "https://harbour.example/" + "x" * 300})
-    [result] = tavily.client()("gate times", 5)
-    assert result.title == ("harbour.example/" + "x" * 300)[:200]
-
-
-@pytest.mark.parametrize(
-    ("written", "day"),
-    [
-        ("2026-02-14", date(2026, 2, 14)),
-        ("2026-02-14T08:00:00Z", date(2026, 2, 14)),
-        ("Sat, 14 Feb 2026 08:00:00 GMT", date(2026, 2, 14)),
-        ("2026-02-30", None),
-        ("yesterday", None),
-        ("Sat, 99 Feb", None),
-        ("", None),
-        (None, None),
-        (["2026-02-14"], None),
-    ],
-)
-def test_dates_are_read_or_left_open(written: object, day: date | None, tavily: Tavily) -> None:
-    tavily.rows(GOOD | {"published_date": written})
-    assert tavily.client()("gate times", 5)[0].published_at == day
-
-
-def test_one_page_is_one_result_and_no_more_come_than_were_asked_for(tavily: Tavily) -> None:
+def test_the_lists_hold_whatever_the_provider_returns(tavily: Tavily) -> None:
     urls = [
-        "https://Harbour.example/gate/?utm_source=news#top",
-        "https://harbour.example/gate",
-        "https://harbour.example/b",
-        "https://c.example/",
+        "https://evilgov.uk/",
+        "https://gov.uk.evil.com/",
+        "https://gov.uk@evil.com/",
+        "https://www.gov.uk/a",
+        "https://GOV.UK./b",
+        "https://evil.com/?gov.uk",
+        "https://[::1]/",
+        "https://tax.gov.uk/",
     ]
     tavily.rows(*({"url": url} for url in urls))
-    assert [result.url for result in tavily.client()("gate times", 2)] == [urls[0], urls[2]]
-
-
-@pytest.mark.parametrize("url", ["file:///etc/passwd", "ftp://harbour.example/gate", "http://reader@harbour.example/gate", "http://[::1]/"])
-def test_addresses_that_must_not_be_fetched_reach_the_fetcher_unchanged(url: str, tavily: Tavily) -> None:
-    """It refuses them and says so; cleaned of its user-info here, such an address would be fetched."""
-    tavily.rows({"url": url}, {"url": "http://harbour.example/gate"})
-    assert [result.url for result in tavily.client()("gate times", 5)] == [url, "http://harbour.example/gate"]
+    lists = Domains(allow=("gov.uk",), deny=("tax.gov.uk",))
+    assert [result.url for result in tavily.client(domains=lists)("gate times", 20)] == ["https://www.gov.uk/a", "https://GOV.UK./b"]
+    assert [result.url for result in tavily.client()("gate times", 20, domains=lists)] == ["https://www.gov.uk/a", "https://GOV.UK./b"]
 
 
 @pytest.mark.parametrize(
-    ("url", "canonical"),
-    [
-        ("HTTPS://Harbour.Example./gate/", "https://harbour.example/gate"),
-        ("https://harbour.example", "https://harbour.example/"),
-        ("https://harbour.example:443/gate#times", "https://harbour.example/gate"),
-        ("http://harbour.example:80/gate", "http://harbour.example/gate"),
-        ("http://harbour.example:8080/gate", "http://harbour.example:8080/gate"),
-        ("https://harbour.example/gate?utm_source=x&day=1&fbclid=y&gclid=z&", "https://harbour.example/gate?day=1"),
-        ("https://harbour.example/Gate?Day=1", "https://harbour.example/Gate?Day=1"),
-        ("http://reader@harbour.example/gate", "http://reader@harbour.example/gate"),
-        ("http://[2606:4700::1111]:8080/gate", "http://[2606:4700::1111]:8080/gate"),
-    ],
+    ("raw", "text"), [(None, ""), ("", ""), (" \n ", ""), (7, ""), (["x"], ""), ("Opens at nine.\n", "Opens at nine."), ("\ud83c", "?")]
 )
-def test_canonical_addresses(url: str, canonical: str) -> None:
-    assert canonical_url(url) == canonical
-    assert canonical_url(canonical) == canonical
+def test_the_text_that_the_engine_read_comes_along_where_there_is_any(raw: object, text: str, tavily: Tavily) -> None:
+    tavily.rows(GOOD | {"raw_content": raw})
+    assert tavily.client()("gate times", 5)[0].text == text
 
 
-@pytest.fixture
-def duckduckgo(monkeypatch: pytest.MonkeyPatch) -> Callable[[object], list[tuple[str, int]]]:
-    """Make the library give rows, or raise: it has its own network stack, which cannot be pointed at a local server."""
-
-    def install(outcome: object) -> list[tuple[str, int]]:
-        asked: list[tuple[str, int]] = []
-
-        def text(self: DDGS, query: str, *, max_results: int) -> object:
-            asked.append((query, max_results))
-            if isinstance(outcome, Exception):
-                raise outcome
-            return outcome
-
-        monkeypatch.setattr(DDGS, "text", text)
-        return asked
-
-    return install
+@pytest.mark.parametrize("query", ["\ud83c" * 401, "gate \ud83c times", "🌊" * 399 + "\ud83c" + "🌊"])
+def test_halves_of_surrogate_pairs_are_not_sent(query: str, tavily: Tavily) -> None:
+    tavily.client()(query, 3)
+    sent = tavily.asked[0]["query"]
+    assert len(sent) <= MAX_QUERY and sent.encode("utf-8")
 
 
-@pytest.mark.parametrize(
-    ("error", "code"),
-    [
-        (RatelimitException("202"), "web_rate_limited"),
-        (TimeoutException("timed out"), "web_timeout"),
-        (DDGSException("connection refused"), "web_unavailable"),
-    ],
-)
-def test_duckduckgos_failures_have_their_codes(error: Exception, code: str, duckduckgo: Callable[[object], object]) -> None:
-    duckduckgo(error)
-    assert failure(lambda: DuckDuckGoSearch()("gate times", 3)).code == code
+def test_results_can_be_written_as_json_again(tavily: Tavily) -> None:
+    tavily.answer(b'{"results": [{"url": "https://a.example/", "score": Infinity}, {"url": "https://b.example/", "score": NaN}]}')
+    for result in tavily.client()("gate times", 3):
+        json.dumps(result.model_dump(mode="json"), allow_nan=False)
 
 
-def test_duckduckgo_gives_results_like_tavilys(duckduckgo: Callable[[object], list[tuple[str, int]]]) -> None:
-    rows = [
-        {"href": "https://harbour.example/gate", "title": "Gate times", "body": "Opens at seven."},
-        {"title": "odd"},
-        {"href": "https://b.example/"},
-    ]
-    asked = duckduckgo(rows)
-    results = DuckDuckGoSearch(timeout=0.2)("w" * 500, 2)
-    assert [(result.url, result.title, result.snippet) for result in results] == [
-        ("https://harbour.example/gate", "Gate times", "Opens at seven."),
-        ("https://b.example/", "b.example/", ""),
-    ]
-    assert asked == [("w" * 400, 2)]
+def test_no_password_of_this_machine_is_sent(tavily: Tavily, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / ".netrc").write_text("default login reader password SENTINEL")
+    monkeypatch.setenv("NETRC", str(tmp_path / ".netrc"))
+    search = tavily.client()
+    search._session.trust_env = True  # as it is for Tavily's own address
+    search("gate times", 3)
+    assert tavily.keys == [f"Bearer {KEY}"]
 
 
-def test_duckduckgo_finding_nothing_is_no_failure(duckduckgo: Callable[[object], object]) -> None:
-    duckduckgo(DDGSException("No results found."))
-    assert DuckDuckGoSearch()("gate times", 3) == []
+def test_a_search_on_this_machine_passes_by_the_proxy_of_the_environment(tavily: Tavily, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    tavily.rows(GOOD)
+    assert len(tavily.client()("gate times", 3)) == 1
+
+
+def test_a_deadline_that_has_passed_sends_nothing_more(tavily: Tavily) -> None:
+    assert failure(lambda: tavily.client()("gate times", 3, deadline=time.monotonic() - 1)).code == "web_timeout"
+    assert tavily.asked == []
