@@ -1,9 +1,8 @@
-"""The command line: `crag ingest PATH…`, `crag ask "…"`."""
+"""The command line: `crag ingest PATH…`, `crag ask "…"`, `crag status`."""
 
 from __future__ import annotations
 
 import logging
-import os
 import sys
 from datetime import datetime
 from pathlib import Path
@@ -31,7 +30,7 @@ CHAMPION = "models:/crag@champion"
 
 @cli.command()
 def ingest(paths: Annotated[list[Path], typer.Argument(help="Files or folders: md, txt, html, pdf, docx.")]) -> None:
-    """Read documents into the index; changed ones replace what was there."""
+    """Bring the index up to date with documents; changed ones replace what was there, files that are gone are removed."""
     from crag_dspy import app
     from crag_dspy.ingest import ingest as run
     from crag_dspy.settings import load_settings
@@ -61,8 +60,9 @@ def ask(
 ) -> None:
     """Answer a question from the index and the web, with sources."""
     import crag_dspy
+    from crag_dspy.status import has_registry
 
-    if model == "none" or (model == CHAMPION and not _has_store()):
+    if model == "none" or (model == CHAMPION and not has_registry()):
         crag = crag_dspy.build(crag_dspy.load_settings())
         if model != "none":
             err.print("No compiled version yet (python -m optimize makes one): using the uncompiled program.", style="dim")
@@ -79,6 +79,32 @@ def ask(
         sys.stdout.write(answer.model_dump_json(indent=2) + "\n")
     else:
         show(answer, out)
+
+
+@cli.command()
+def status() -> None:
+    """Tell what the index holds, and which versions are registered."""
+    from crag_dspy import app
+    from crag_dspy.settings import load_settings
+    from crag_dspy.status import index_status, versions
+
+    settings = load_settings()
+    index = index_status(app.open_chroma(settings), settings.collection)
+    size = "" if index.size is None else f", {index.size / 1e6:.1f} MB"
+    out.print(
+        f"Index {settings.collection}: {index.documents} documents, {index.passages} passages "
+        f"({index.internal} internal, {index.web} web){size}",
+        markup=False,
+    )
+    for name, days in (("published", index.published), ("retrieved", index.retrieved)):
+        out.print(f"  {name}: {f'{days[0]} to {days[1]}' if days else 'no dates'}", markup=False)
+    out.print(f"  embedder: {index.embedder}", markup=False)
+    registered = versions()
+    if registered is None or not registered.numbers:
+        out.print("Versions: none registered (python -m optimize makes one)", markup=False)
+    else:
+        numbers = ", ".join(map(str, registered.numbers))
+        out.print(f"Versions: {numbers}; champion: {registered.champion or 'none'}", markup=False)
 
 
 def show(answer: Answer, console: Console) -> None:
@@ -98,11 +124,6 @@ def show(answer: Answer, console: Console) -> None:
     )
     for warning in answer.warnings:
         console.print(f"  warning ({warning.code}): {warning.message}", style="yellow", markup=False)
-
-
-def _has_store() -> bool:
-    """Whether there is an MLflow store to ask; asking MLflow would make an empty one."""
-    return bool(os.environ.get("MLFLOW_TRACKING_URI")) or Path("mlflow.db").exists()
 
 
 def main() -> None:

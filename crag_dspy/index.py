@@ -1,23 +1,30 @@
-"""The index: passages in Chroma, with their document, place and dates."""
+"""The index: passages in Chroma with their document, place and dates, searched by vectors and by keywords."""
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Sequence
-from datetime import date, datetime
+from collections.abc import Sequence
+from datetime import date
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, cast
 
-import chromadb
 import httpx
 from chromadb.api import ClientAPI
-from chromadb.config import Settings as ChromaSettings
-from chromadb.errors import ChromaError, InvalidArgumentError, NotFoundError
+from chromadb.api.models.Collection import Collection
+from chromadb.errors import ChromaError, InternalError
+from pydantic import model_validator
 
 from crag_dspy.errors import IndexUnusable, SourceFailure
-from crag_dspy.types import Document, Passage
+from crag_dspy.keywords import Keywords
+from crag_dspy.rows import FILE, Snapshot, parts, read_passages, read_snapshot, to_row
+from crag_dspy.rows import in_context as in_context
+from crag_dspy.rows import passage_id as passage_id
+from crag_dspy.store import SPACE, Store
+from crag_dspy.store import open_client as open_client
+from crag_dspy.types import Document, Frozen, Passage, SourceType
 
-SPACE = "cosine"
+BATCH = 64  # passages embedded and stored at once: what a killed ingestion loses at most
+RRF_K = 60
 
 
 class EmbedderLike(Protocol):
@@ -30,11 +37,37 @@ class EmbedderLike(Protocol):
     def query(self, text: str) -> list[float]: ...  # noqa: D102
 
 
+class Where(Frozen):
+    """Which passages may be found. What is not given does not restrict; a passage without a date lies in no period."""
+
+    source_type: SourceType | None = None
+    document_ids: tuple[str, ...] | None = None
+    published_from: date | None = None
+    published_to: date | None = None
+    """Both days belong to the period."""
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Where:
+        if self.published_from and self.published_to and self.published_from > self.published_to:
+            raise ValueError(f"published_from {self.published_from} lies after published_to {self.published_to}")
+        return self
+
+    def admits(self, passage: Passage) -> bool:
+        """Return whether a passage may be found."""
+        day = passage.published_at
+        return (
+            (self.source_type is None or passage.source_type == self.source_type)
+            and (self.document_ids is None or passage.document_id in self.document_ids)
+            and (self.published_from is None or (day is not None and day >= self.published_from))
+            and (self.published_to is None or (day is not None and day <= self.published_to))
+        )
+
+
 class Hit(NamedTuple):
-    """A passage found, and its cosine similarity mapped to 0-1 (1 identical, 0.5 orthogonal)."""
+    """A passage found, and its score: fused from both rankings in `search`; in `nearest`, cosine similarity as 0-1."""
 
     passage: Passage
-    similarity: float
+    score: float
 
 
 class Change(NamedTuple):
@@ -45,22 +78,22 @@ class Change(NamedTuple):
     removed: int
 
 
-def passage_id(document: Document, section: str, start: int, text: str) -> str:
-    """Return an id that changes with anything stored, so that an old row can never lend its text or dates to a new one."""
-    parts = (document.id, document.title, document.url, document.published_at, document.snippet, section, start, text)
-    return hashlib.sha256("\x1f".join(map(str, parts)).encode("utf-8", "replace")).hexdigest()[:20]
+def fuse(*rankings: Sequence[str]) -> list[tuple[str, float]]:
+    """Return the ids of several rankings with their fused scores, best first, ties by id.
 
-
-def in_context(passage: Passage, text: str | None = None) -> str:
-    """Return a passage's text (or a strip of it) under its title and section, as the models read it."""
-    heading = " > ".join(part for part in (passage.title, passage.section) if part)
-    return f"{heading}\n{passage.text if text is None else text}"
+    Reciprocal rank fusion (Cormack, Clarke and Buettcher 2009): each ranking gives 1 / (60 + rank), ranks counting from 1.
+    """
+    scores: dict[str, float] = {}
+    for ranking in rankings:
+        for rank, key in enumerate(ranking, 1):
+            scores[key] = scores.get(key, 0.0) + 1.0 / (RRF_K + rank)
+    return sorted(scores.items(), key=lambda item: (-item[1], item[0]))
 
 
 class Index:
-    """One Chroma collection, opened with the embedder that it was made with.
+    """One Chroma collection, opened with the embedder that it was made with; what other processes write is found at the next search.
 
-    Chroma keeps a folder's vectors in memory: what another process writes is found after a restart (on a Chroma server, at once).
+    Chroma holds everything; passages and the keyword ranking are kept in memory, and follow the collection's state.
     """
 
     def __init__(self, client: ClientAPI, name: str, embedder: EmbedderLike, *, create: bool = False) -> None:
@@ -76,152 +109,141 @@ class Index:
             IndexUnusable: no such collection, a name that Chroma refuses, or one made with another embedder, dimension or distance.
         """
         self._embedder = embedder
-        self._client = client
         mine = {"embedder": embedder.name, "dimension": embedder.dimension}
-        try:
-            # embedding_function=None: Chroma's own default would be downloaded at first use.
-            self._rows = client.get_collection(name, embedding_function=None)
-        except NotFoundError as exc:
-            if not create:
-                raise IndexUnusable(f"There is no index {name!r} yet. Make it with: crag ingest PATH…") from exc
-            try:
-                self._rows = client.create_collection(
-                    name, embedding_function=None, configuration=cast(Any, {"hnsw": {"space": SPACE}}), metadata=mine
-                )
-            except InvalidArgumentError as refused:
-                raise IndexUnusable(f"CRAG_COLLECTION={name!r} cannot be a collection's name: {refused}") from refused
-        stored = self._rows.metadata or {}
-        theirs = {key: stored.get(key) for key in mine}
-        if theirs != mine:
-            raise IndexUnusable(
-                f"The index {name!r} was made with embedder {theirs['embedder']!r} ({theirs['dimension']} dimensions), not with "
-                f"{embedder.name!r} ({embedder.dimension}). Use that embedder, or make a new index: set CRAG_COLLECTION (or delete "
-                "the folder) and run crag ingest PATH…"
-            )
-        space = (self._rows.configuration.get("hnsw") or {}).get("space")
-        if space != SPACE:
-            raise IndexUnusable(f"The index {name!r} measures {space!r} distance, not {SPACE!r}. Make a new one with crag ingest PATH…")
 
-    def upsert(self, document: Document, passages: Sequence[Passage]) -> Change:
-        """Store a document's passages; what it had before and has no longer is removed."""
-        old = set(self._rows.get(where={"document_id": document.id}, include=[])["ids"])
+        def check(rows: Collection) -> None:
+            stored = rows.metadata or {}
+            theirs = {key: stored.get(key) for key in mine}
+            if theirs != mine:
+                raise IndexUnusable(
+                    f"The index {name!r} was made with embedder {theirs['embedder']!r} ({theirs['dimension']} dimensions), not with "
+                    f"{embedder.name!r} ({embedder.dimension}). Use that embedder, or make a new index: set CRAG_COLLECTION (or delete "
+                    "the folder) and run crag ingest PATH…"
+                )
+            space = (rows.configuration.get("hnsw") or {}).get("space")
+            if space != SPACE:
+                raise IndexUnusable(f"The index {name!r} measures {space!r} distance, not {SPACE!r}. Make a new one with crag ingest PATH…")
+
+        self._store = Store(client, name, create=mine if create else None, check=check, revector=partial(_revector, embedder))
+        self._snapshot = Snapshot(None, {}, Keywords())
+
+    @property
+    def folder(self) -> Path | None:
+        """The folder that holds the index; None on a server or in memory."""
+        return self._store.folder
+
+    def upsert(self, document: Document, passages: Sequence[Passage], *, file: str | None = None) -> Change:
+        """Store a document's passages; what it had before and has no longer is removed.
+
+        Args:
+            document: The document.
+            passages: All of its passages; none removes it.
+            file: The file that it was read from, if from one; see `files`.
+        """
+        with self._store.reading() as (rows, _):
+            stored = rows.get(where={"document_id": document.id}, include=["metadatas"])
+        old = dict(zip(stored["ids"], stored["metadatas"] or [], strict=True))
         new = {passage.id: passage for passage in passages}
         fresh = [passage for key, passage in new.items() if key not in old]
-        size = self._client.get_max_batch_size()
-        for batch in (fresh[i : i + size] for i in range(0, len(fresh), size)):
+        for batch in (fresh[i : i + BATCH] for i in range(0, len(fresh), BATCH)):
             vectors = self._embedder.passages([in_context(passage) for passage in batch])
-            self._rows.upsert(
-                ids=[passage.id for passage in batch],
-                documents=[passage.text for passage in batch],
-                embeddings=cast(Any, vectors),
-                metadatas=[_to_row(passage) for passage in batch],
-            )
+            with self._store.writing() as rows:
+                rows.upsert(
+                    ids=[passage.id for passage in batch],
+                    documents=[passage.text for passage in batch],
+                    embeddings=cast(Any, vectors),
+                    metadatas=[to_row(passage) | ({FILE: file} if file else {}) for passage in batch],
+                )
         # Removed last: a run killed in between leaves old rows beside new ones, which the next run removes.
-        gone = sorted(old - new.keys())
-        if gone:
-            self._rows.delete(ids=gone)
+        gone = sorted(old.keys() - new.keys())
+        moved = sorted(key for key in old.keys() & new.keys() if file and (old[key] or {}).get(FILE) != file)
+        if gone or moved:
+            with self._store.writing() as rows:
+                for part in parts(moved):
+                    rows.update(ids=part, metadatas=[{FILE: file} for _ in part])
+                for part in parts(gone):
+                    rows.delete(ids=part)
         return Change(len(fresh), len(new) - len(fresh), len(gone))
 
-    def delete(self, document_id: str) -> None:
-        """Remove a document's passages."""
-        self._rows.delete(where={"document_id": document_id})
+    def delete(self, document_id: str) -> int:
+        """Remove a document's passages; return how many they were."""
+        return self.upsert(Document(id=document_id, title="", text=""), []).removed
+
+    def files(self) -> dict[str, str]:
+        """Return the documents that were read from files: id to file."""
+        with self._store.reading() as (rows, _):
+            found = rows.get(include=["metadatas"])["metadatas"] or []
+        return {str(row["document_id"]): str(row[FILE]) for row in found if row and FILE in row and "document_id" in row}
 
     def count(self) -> int:
         """Return how many passages the index holds."""
-        return self._rows.count()
+        with self._store.reading() as (_, state):
+            return state.rows
 
     def document_ids(self) -> list[str]:
         """Return the ids of all documents, sorted."""
-        rows = self._rows.get(include=["metadatas"])["metadatas"] or []
-        return sorted({str((row or {}).get("document_id", "")) for row in rows})
+        with self._store.reading() as (rows, _):
+            found = rows.get(include=["metadatas"])["metadatas"] or []
+        return sorted({str((row or {}).get("document_id", "")) for row in found})
 
-    def search(self, question: str, k: int) -> list[Hit]:
-        """Return the `k` passages nearest to a question, best first, ties by id.
+    def search(self, question: str, k: int, where: Where | None = None) -> list[Hit]:
+        """Return the `k` passages that stand best in both rankings, by vectors and by keywords, fused; best first, ties by id.
 
         Raises:
             SourceFailure: the index cannot be read (`index_unavailable`).
         """
+        deep = max(4 * k, 40)  # each ranking reaches deeper than k: what stands low in one may stand high in the other
+        near, snapshot, admitted = self._nearest(question, deep, where)
+        matching = snapshot.keywords.rank(question, deep, admitted)
+        return [Hit(snapshot.passages[key], score) for key, score in fuse([key for key, _ in near], matching)][:k]
+
+    def nearest(self, question: str, k: int, where: Where | None = None) -> list[Hit]:
+        """Return the `k` passages whose vectors are nearest to the question's, best first, ties by id.
+
+        The score is their cosine similarity mapped to 0-1: 1 identical, 0.5 orthogonal.
+
+        Raises:
+            SourceFailure: the index cannot be read (`index_unavailable`).
+        """
+        near, snapshot, _ = self._nearest(question, max(4 * k, 40), where)  # HNSW misses neighbours when asked for few
+        return [Hit(snapshot.passages[key], similarity) for key, similarity in near[:k]]
+
+    def _nearest(self, question: str, n: int, where: Where | None) -> tuple[list[tuple[str, float]], Snapshot, list[str] | None]:
         vector = self._embedder.query(question)
         try:
-            return self._nearest(vector, k)
-        except (ChromaError, httpx.HTTPError, OSError) as exc:
+            try:
+                return self._query(vector, n, where)
+            except InternalError:  # on a server, another client may have deleted a row that this one was about to name
+                return self._query(vector, n, where)
+        except (ChromaError, httpx.HTTPError, OSError, IndexUnusable) as exc:
             raise SourceFailure("index_unavailable", f"The index cannot be read ({type(exc).__name__}).") from exc
 
-    def _nearest(self, vector: list[float], k: int) -> list[Hit]:
-        wanted = min(max(4 * k, 40), self.count())  # HNSW misses neighbours when asked for few
-        if wanted == 0:
-            return []
-        found = self._rows.query(
-            query_embeddings=cast(Any, [vector]),
-            n_results=wanted,
-            include=["documents", "metadatas", "distances"],
-        )
-        documents, metadatas, distances = found["documents"], found["metadatas"], found["distances"]
-        assert documents and metadatas and distances  # asked for in `include`
-        # A row that another process deleted is still found, but empty; one that a tool wrote without text is there.
-        empty = [key for key, text, row in zip(found["ids"][0], documents[0], metadatas[0], strict=True) if text is None and row is None]
-        gone = set(empty) - set(self._rows.get(ids=empty, include=[])["ids"]) if empty else set()
-        hits = [
-            Hit(_from_row(key, text, row), min(1.0, max(0.0, 1.0 - distance / 2.0)))  # rounding leaves 0-1
-            for key, text, row, distance in zip(found["ids"][0], documents[0], metadatas[0], distances[0], strict=True)
-            if key not in gone
+    def _query(self, vector: list[float], n: int, where: Where | None) -> tuple[list[tuple[str, float]], Snapshot, list[str] | None]:
+        """Return ids with similarities, best first, and the rows and admitted ids that they were found among."""
+        with self._store.reading() as (rows, state):
+            if state != self._snapshot.state:
+                self._snapshot = read_snapshot(rows, state, self._snapshot)
+            snapshot = self._snapshot
+            # Chroma's own filters compare dates only as numbers and leave out rows without the field.
+            admitted = None if where is None else [key for key, passage in snapshot.passages.items() if where.admits(passage)]
+            n = min(n, len(snapshot.passages if admitted is None else admitted))
+            if n == 0:
+                return [], snapshot, admitted
+            found = rows.query(query_embeddings=cast(Any, [vector]), n_results=n, ids=admitted, include=["distances"])
+        assert found["distances"]  # asked for in `include`
+        near = [
+            (key, min(1.0, max(0.0, 1.0 - distance / 2.0)))  # rounding leaves 0-1
+            for key, distance in zip(found["ids"][0], found["distances"][0], strict=True)
+            if key in snapshot.passages
         ]
-        return sorted(hits, key=lambda hit: (-hit.similarity, hit.passage.id))[:k]
+        return sorted(near, key=lambda item: (-item[1], item[0])), snapshot, admitted
 
 
-def open_client(where: str | Path) -> ClientAPI:
-    """Open a Chroma folder, or a server by its http(s):// address.
-
-    Raises:
-        IndexUnusable: the folder cannot be opened, or the server does not answer.
-    """
-    options = ChromaSettings(anonymized_telemetry=False)
-    if not str(where).startswith(("http://", "https://")):
-        try:
-            return chromadb.PersistentClient(path=str(where), settings=options)
-        except ChromaError as exc:
-            raise IndexUnusable(f"The index in {str(where)!r} cannot be opened ({exc}). Set CRAG_CHROMA to another folder.") from exc
-    from urllib.parse import urlsplit
-
-    address = urlsplit(str(where))
-    try:
-        return chromadb.HttpClient(
-            host=address.hostname or "",
-            port=address.port or (443 if address.scheme == "https" else 80),
-            ssl=address.scheme == "https",
-            settings=options,
+def _revector(embedder: EmbedderLike, rows: Collection) -> None:
+    """Store the vectors of all rows again."""
+    for part in parts(rows.get(include=[])["ids"], BATCH):
+        passages = read_passages(rows, part)
+        rows.upsert(
+            ids=[passage.id for passage in passages],
+            embeddings=cast(Any, embedder.passages([in_context(passage) for passage in passages])),
         )
-    except ValueError as exc:
-        raise IndexUnusable(f"No Chroma server answers at {where}. Start it (chroma run), or set CRAG_CHROMA to a folder.") from exc
-
-
-def _to_row(passage: Passage) -> dict[str, Any]:
-    return passage.model_dump(mode="json", exclude={"id", "text"}, exclude_none=True)  # Chroma refuses None
-
-
-def _from_row(key: str, text: str | None, row: Any) -> Passage:
-    """Read a row, also one that another tool wrote with no metadata, no text, or values of its own kind."""
-    row = row or {}
-    text = text or ""
-    start, end = row.get("start"), row.get("end")
-    return Passage(
-        id=key,
-        document_id=str(row.get("document_id") or key),
-        title=str(row.get("title") or row.get("document_id") or key),
-        text=text,
-        section=str(row.get("section") or ""),
-        start=start if isinstance(start, int) else 0,
-        end=end if isinstance(end, int) else len(text),
-        source_type="web" if row.get("source_type") == "web" else "internal",
-        url=str(row["url"]) if row.get("url") else None,
-        published_at=_iso(date.fromisoformat, row.get("published_at")),
-        retrieved_at=_iso(datetime.fromisoformat, row.get("retrieved_at")),
-        snippet=bool(row.get("snippet")),
-    )
-
-
-def _iso(read: Callable[[str], Any], value: Any) -> Any:
-    try:
-        return read(value) if isinstance(value, str) else None
-    except ValueError:
-        return None

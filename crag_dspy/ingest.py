@@ -1,21 +1,20 @@
-"""Files into the index: read each by its type, split, embed, store."""
+"""Files into the index: read, split, embed, store; what is gone from the files goes from the index."""
 
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Iterator, Sequence
-from datetime import date, datetime
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-import frontmatter
+from filelock import FileLock, Timeout
 
 from crag_dspy.errors import IngestError
-from crag_dspy.extract import clean_title, extract
-from crag_dspy.index import Index
-from crag_dspy.split import headings, split, storable
-from crag_dspy.types import Document
+from crag_dspy.index import Change, Index
+from crag_dspy.readers import READERS, NoText
+from crag_dspy.readers import read as read
+from crag_dspy.split import split
 
 
 class Skipped(NamedTuple):
@@ -42,56 +41,78 @@ def ingest(
     base: Path | None = None,
     progress: Callable[[int, int, str], None] = lambda done, all, name: None,
 ) -> IngestReport:
-    """Read files and folders into the index; what cannot be read is skipped by name, the rest goes in.
+    """Bring the index up to date with files and folders; what cannot be read is skipped by name, the rest goes in.
+
+    A document whose file has gone from below a folder, or has no text any more, is removed. One whose file cannot be read stays.
+    Killed at any point and run again, it ends with the same index.
 
     Args:
         paths: Files, or folders to walk (hidden ones are left out).
-        index: Where the passages go. A document that is there already is brought up to date.
+        index: Where the passages go.
         base: Document ids are paths relative to this folder. Default: the current folder.
         progress: Called with (files done, files in all, name of the next).
 
     Raises:
-        IngestError: a path does not exist, or no file could be read.
+        IngestError: a path does not exist, nothing could be read, or another ingestion into this folder is running.
     """
     base = (base or Path.cwd()).resolve()
     files = list(_files(paths))
     skipped: list[Skipped] = []
-    documents = added = unchanged = removed = 0
-    for done, path in enumerate(files):
-        progress(done, len(files), path.name)
-        try:
-            document = read(path, id=_relative(path, base))
-        except IngestError as exc:
-            skipped.append(Skipped(path, str(exc)))
-            continue
-        change = index.upsert(document, split(document))
-        documents += 1
-        added, unchanged, removed = added + change.added, unchanged + change.unchanged, removed + change.removed
+    changes: list[Change] = []
+    documents = 0
+    with _only_one(index.folder):
+        gone = _gone(index.files(), [path.resolve() for path in paths if path.is_dir()])
+        for done, path in enumerate(files):
+            progress(done, len(files), path.name)
+            id = _relative(path, base)
+            try:
+                document = read(path, id=id)
+            except IngestError as exc:
+                skipped.append(Skipped(path, str(exc)))
+                if isinstance(exc, NoText):
+                    gone.append(id)
+                continue
+            changes.append(index.upsert(document, split(document), file=_storable(path.resolve())))
+            documents += 1
+        removed = sum(index.delete(id) for id in gone)
     progress(len(files), len(files), "")
-    if not documents:
+    if not documents and not removed:
         reasons = "; ".join(f"{path.name}: {reason}" for path, reason in skipped[:5]) or "the folders hold no files"
         raise IngestError(f"Nothing was ingested ({reasons}). Give files of type {', '.join(sorted(READERS))}.")
-    return IngestReport(documents, added, unchanged, removed, skipped)
+    added, unchanged = sum(change.added for change in changes), sum(change.unchanged for change in changes)
+    return IngestReport(documents, added, unchanged, removed + sum(change.removed for change in changes), skipped)
 
 
-def read(path: Path, *, id: str) -> Document:
-    """Read one file.
-
-    Raises:
-        IngestError: unsupported type, unreadable, or no text in it.
-    """
-    reader = READERS.get(path.suffix.lower())
-    if reader is None:
-        raise IngestError(f"unsupported type {path.suffix or '(none)'!r}")
+@contextmanager
+def _only_one(folder: Path | None) -> Iterator[None]:
+    """Hold off other ingestions into an index folder; a server takes several."""
+    if folder is None:
+        yield
+        return
+    lock = FileLock(folder / "crag.ingest.lock", timeout=0)
     try:
-        document = reader(path, id)
-    except IngestError:
-        raise
-    except Exception as exc:  # the readers' libraries raise anything on a broken file; one file must not end the rest
-        raise IngestError(f"cannot be read as {path.suffix.lower()} ({type(exc).__name__})") from exc
-    if not document.text.strip():
-        raise IngestError("has no text")
-    return storable(document)
+        lock.acquire()
+    except Timeout as exc:
+        raise IngestError("Another crag ingest is writing to this index. Run this one again when that has ended.") from exc
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _gone(stored: dict[str, str], folders: Sequence[Path]) -> list[str]:
+    """Return the ids of documents whose file was below one of the folders and is there no more."""
+    return [id for id, file in stored.items() if any(Path(file).is_relative_to(folder) for folder in folders) and _missing(Path(file))]
+
+
+def _missing(path: Path) -> bool:
+    try:
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:  # there, but not for us
+        return False
+    return False
 
 
 def _files(paths: Sequence[Path]) -> Iterator[Path]:
@@ -111,117 +132,5 @@ def _relative(path: Path, base: Path) -> str:
     return Path(os.path.relpath(path.resolve(), base)).as_posix()
 
 
-def _markdown(path: Path, id: str) -> Document:
-    whole = _decode(path)
-    meta, content = frontmatter.parse(whole)
-    if not meta:  # text between two rules at the top is no front matter
-        content = whole
-    title = meta.get("title") or next((heading.title for heading in headings(content) if heading.level == 1), None)
-    return Document(
-        id=id,
-        title=clean_title(_text(title), path.stem),
-        text=content,
-        published_at=_day(meta.get("published") or meta.get("date")),
-    )
-
-
-_HEADER = re.compile(r"(Title|Published|Date):[ \t]*(.*)", re.I)
-
-
-def _plain(path: Path, id: str) -> Document:
-    """Read plain text; `Title:` and `Published:` lines at the top are taken as such."""
-    lines = _decode(path).splitlines(keepends=True)
-    header: dict[str, str] = {}
-    while lines and (match := _HEADER.fullmatch(lines[0].strip())):
-        header[match.group(1).lower()] = match.group(2)
-        lines.pop(0)
-    text = "".join(lines).lstrip("\n")
-    return Document(
-        id=id,
-        title=clean_title(header.get("title"), path.stem),
-        text=text,
-        published_at=_day(header.get("published") or header.get("date")),
-    )
-
-
-def _html(path: Path, id: str) -> Document:
-    document = extract(path.read_bytes(), id=id, url=None)
-    if document is None:
-        raise IngestError("has no main text")
-    return document
-
-
-def _pdf(path: Path, id: str) -> Document:
-    from pypdf import PdfReader
-
-    pdf = PdfReader(path)
-    meta = pdf.metadata
-    text = "\n\n".join(page.extract_text() for page in pdf.pages)
-    try:
-        made = (meta.modification_date or meta.creation_date) if meta else None
-    except ValueError:  # not in the form of the standard
-        made = None
-    return Document(
-        id=id,
-        title=clean_title(meta.title if meta else None, path.stem),
-        text=text,
-        published_at=made.date() if made else None,
-    )
-
-
-def _docx(path: Path, id: str) -> Document:
-    import docx
-    from docx.table import Table
-
-    word = docx.Document(str(path))
-    blocks = []
-    for block in word.iter_inner_content():
-        if isinstance(block, Table):
-            blocks.append("\n".join("| " + " | ".join(" ".join(cell.text.split()) for cell in row.cells) + " |" for row in block.rows))
-        elif block.text.strip():
-            style = (block.style.name or "") if block.style else ""
-            level = re.fullmatch(r"Heading ([1-6])", style)
-            marker = "#" * int(level.group(1)) + " " if level else "- " if style.startswith("List") else ""
-            blocks.append(marker + block.text.strip())
-    made = word.core_properties.modified or word.core_properties.created
-    return Document(
-        id=id,
-        title=clean_title(word.core_properties.title, path.stem),
-        text="\n\n".join(blocks),
-        published_at=made.date() if made else None,
-    )
-
-
-READERS: dict[str, Callable[[Path, str], Document]] = {
-    ".md": _markdown,
-    ".markdown": _markdown,
-    ".txt": _plain,
-    ".html": _html,
-    ".htm": _html,
-    ".pdf": _pdf,
-    ".docx": _docx,
-}
-
-
-def _decode(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as exc:
-        raise IngestError("is not UTF-8 text") from exc
-    except OSError as exc:
-        raise IngestError(f"cannot be opened ({exc.strerror})") from exc
-
-
-def _text(value: object) -> str | None:
-    return None if value is None else str(value)
-
-
-def _day(value: object) -> date | None:
-    if isinstance(value, datetime):
-        return value.date()
-    if isinstance(value, date):
-        return value
-    try:
-        return date.fromisoformat(str(value)[:10]) if value else None
-    except ValueError:
-        return None
+def _storable(path: Path) -> str:
+    return str(path).encode("utf-8", "replace").decode()

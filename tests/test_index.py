@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import threading
 from collections.abc import Sequence
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -12,10 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 from chromadb.api import ClientAPI
-from conftest import WordEmbedder
+from conftest import TODAY, WordEmbedder
+from pydantic import ValidationError
 
 from crag_dspy.errors import IndexUnusable, SourceFailure
-from crag_dspy.index import Change, Index, in_context, open_client
+from crag_dspy.index import BATCH, Change, Index, Where, fuse, in_context, open_client
 from crag_dspy.split import split
 from crag_dspy.types import Document, Passage
 
@@ -176,27 +176,35 @@ def test_a_document_is_changed_and_deleted_alone(word_index: Index) -> None:
     assert found(word_index, "price mast") == ["The mast is nine metres high."]
 
 
-def test_more_passages_than_one_call_may_hold_go_in_and_a_run_cut_short_is_resumed(client: ClientAPI) -> None:
-    limit = client.get_max_batch_size()
+def test_more_passages_than_one_call_may_hold_go_in_and_out(client: ClientAPI) -> None:
+    many = client.get_max_batch_size() + 1
     document = Document(id="new", title="", text="")
-    old, *new = points("new", "0 1", *["1 0"] * (limit + 1))
+    index = Index(client, "crag", Coordinates(), create=True)
+    new = points("new", *["1 0"] * many)
+    assert index.upsert(document, new) == Change(added=many, unchanged=0, removed=0)
+    assert len(index.search("1 0", 50)) == 50
+    assert index.upsert(document, new[:1]) == Change(added=0, unchanged=1, removed=many - 1)
+    assert [hit.passage.id for hit in index.search("1 0", 5)] == [new[0].id]
+
+
+def test_a_run_cut_short_is_resumed(client: ClientAPI) -> None:
+    document = Document(id="new", title="", text="")
+    old, *new = points("new", "0 1", *["1 0"] * (BATCH + 1))
     index = Index(client, "crag", Coordinates(), create=True)
     index.upsert(document, [old])
     with pytest.raises(MemoryError):
         Index(client, "crag", Fails()).upsert(document, new)
-    assert index.count() == limit + 1  # the first batch beside the old row
-    assert index.upsert(document, new) == Change(added=1, unchanged=limit, removed=1)
-    assert index.count() == limit + 1
-    assert index.upsert(document, new[:1]) == Change(added=0, unchanged=1, removed=limit)
-    assert [hit.passage.id for hit in index.search("0 1", 5)] == [new[0].id]
+    assert index.count() == BATCH + 1  # the first batch beside the old row
+    assert index.upsert(document, new) == Change(added=1, unchanged=BATCH, removed=1)
+    assert index.count() == BATCH + 1
 
 
 def test_similarity_falls_strictly_from_identical_to_opposite(client: ClientAPI) -> None:
     index = Index(client, "crag", Coordinates(), create=True)
     index.upsert(Document(id="d", title="", text=""), points("d", "-1 0", "0 5", "3 3", "7 0"))
-    hits = index.search("2 0", 4)
+    hits = index.nearest("2 0", 4)
     assert [hit.passage.text for hit in hits] == ["7 0", "3 3", "0 5", "-1 0"]
-    assert [hit.similarity for hit in hits] == pytest.approx([1.0, 0.854, 0.5, 0.0], abs=1e-3)
+    assert [hit.score for hit in hits] == pytest.approx([1.0, 0.854, 0.5, 0.0], abs=1e-3)
 
 
 def test_rounding_takes_no_similarity_out_of_its_range(client: ClientAPI) -> None:
@@ -204,7 +212,7 @@ def test_rounding_takes_no_similarity_out_of_its_range(client: ClientAPI) -> Non
     texts = [" ".join(map(str, vector)) for vector in np.concatenate([vectors, -vectors])]
     index = Index(client, "crag", Coordinates(3), create=True)
     index.upsert(Document(id="d", title="", text=""), points("d", *texts))
-    similarities = [hit.similarity for text in texts for hit in index.search(text, len(texts))]
+    similarities = [hit.score for text in texts for hit in index.nearest(text, len(texts))]
     assert min(similarities) >= 0.0
     assert max(similarities) <= 1.0
 
@@ -232,7 +240,7 @@ def test_few_neighbours_are_missed_among_thousands(client: ClientAPI) -> None:
     right = 0
     for query in np.random.default_rng(2).normal(size=(25, 16)):
         nearest = {f"d-{i:05}" for i in np.argsort(-(vectors @ query))[:4]}
-        right += len(nearest & {hit.passage.id for hit in index.search(" ".join(map(str, query)), 4)})
+        right += len(nearest & {hit.passage.id for hit in index.nearest(" ".join(map(str, query)), 4)})
     assert right >= 0.95 * 100
 
 
@@ -277,37 +285,6 @@ def test_the_models_read_a_passage_under_its_title_and_section() -> None:
     assert in_context(passage, "Nine metres.") == "Guide > Mast > Height\nNine metres."
 
 
-OTHER_PROCESS = """
-import sys
-sys.path[:0] = sys.argv[1:3]
-from conftest import WordEmbedder
-from crag_dspy.index import Index, open_client
-from crag_dspy.split import split
-from crag_dspy.types import Document
-
-index = Index(open_client(sys.argv[3]), "crag", WordEmbedder())
-if sys.argv[4] == "write":
-    document = Document(id="guide.md", title="Guide", text="The price is 12 euro.")
-    index.upsert(document, split(document))
-print([hit.passage.text for hit in index.search("price", 5)])
-"""
-
-
-def test_what_another_process_wrote_is_found_after_a_restart(word_index: Index, tmp_path: Path) -> None:
-    def run(task: str) -> str:
-        here = Path(__file__).resolve().parent
-        arguments = [sys.executable, "-c", OTHER_PROCESS, str(here.parent), str(here), str(tmp_path / "chroma"), task]
-        return subprocess.run(arguments, capture_output=True, text=True, check=True, timeout=60).stdout.strip()
-
-    store(word_index, "The price is 10 euro.")
-    store(word_index, "The mast is nine metres high.", id="b.md")
-    assert found(word_index, "price", 1) == ["The price is 10 euro."]
-    run("write")
-    # Until the restart the old price may not come back as a passage without text.
-    assert found(word_index, "price") == ["The mast is nine metres high."]
-    assert run("read") == "['The price is 12 euro.', 'The mast is nine metres high.']"
-
-
 def test_an_index_removed_under_a_running_program_is_a_named_failure(tmp_path: Path) -> None:
     client = open_client(tmp_path / "chroma")
     index = Index(client, "crag", WordEmbedder(), create=True)
@@ -315,3 +292,146 @@ def test_an_index_removed_under_a_running_program_is_a_named_failure(tmp_path: P
     with pytest.raises(SourceFailure, match="index cannot be read") as caught:
         index.search("anything", 3)
     assert caught.value.code == "index_unavailable"
+
+
+@pytest.mark.parametrize(
+    ("rankings", "order"),
+    [
+        ([[], []], []),
+        ([["a", "b"], []], ["a", "b"]),
+        ([["a", "b", "c"], ["b", "c", "a"]], ["b", "a", "c"]),
+        ([["d", "a"], ["b", "c"]], ["b", "d", "a", "c"]),  # equal scores: by id
+    ],
+)
+def test_rankings_are_fused_by_reciprocal_rank(rankings: list[list[str]], order: list[str]) -> None:
+    assert [key for key, _ in fuse(*rankings)] == order
+
+
+def test_fused_scores_are_those_of_the_paper() -> None:
+    assert dict(fuse(["a", "b"], ["b"])) == pytest.approx({"a": 1 / 61, "b": 1 / 62 + 1 / 61})
+
+
+class Blind(WordEmbedder):
+    """Finds all texts equally near: only keywords can tell them apart."""
+
+    name = "blind"
+
+    def _vector(self, text: str) -> list[float]:
+        return [1.0, *[0.0] * 63]
+
+
+@pytest.mark.parametrize(
+    ("question", "document"),
+    [
+        ("Which gateway is TW4410?", "code.md"),
+        ("what came with 2.1", "version.md"),
+        ("Wie hoch ist die Strassengebühr?", "german.md"),
+        ("東京本社の住所", "japanese.md"),
+    ],
+)
+def test_what_the_vectors_cannot_tell_apart_the_keywords_find(client: ClientAPI, question: str, document: str) -> None:
+    index = Index(client, "crag", Blind(), create=True)
+    for name, text in {
+        "a.md": "A gateway of another kind, which is sold with a cable.",
+        "code.md": "The gateway TW-4410 takes two antennas.",
+        "german.md": "Die Straßengebühr beträgt vier Euro.",
+        "japanese.md": "本社は東京にあります。",
+        "version.md": "Version v2.1 brought offline maps, version v2.4 took them away.",
+    }.items():
+        store(index, text, id=name, title="Notes")
+    (best, *_) = index.search(question, 3)
+    assert best.passage.document_id == document
+    assert best.score > index.search(question, 3)[1].score
+
+
+def test_keywords_follow_what_is_added_changed_and_deleted(client: ClientAPI) -> None:
+    index = Index(client, "crag", Blind(), create=True)
+
+    def best(question: str) -> tuple[str, bool]:
+        """Return the first hit's text, and whether a keyword found it."""
+        hit = index.search(question, 1)[0]
+        return hit.passage.text, hit.score > 1 / 61
+
+    store(index, "An orange lantern.", id="a.md")
+    store(index, "A violet lantern.", id="b.md")
+    assert best("violet") == ("A violet lantern.", True)
+    store(index, "A crimson lantern.", id="b.md")
+    assert best("crimson") == ("A crimson lantern.", True)
+    assert not best("violet")[1]
+    index.delete("b.md")
+    assert best("crimson") == ("An orange lantern.", False)
+
+
+SOME = [
+    ("http://a.example/1", {"source_type": "web", "published_at": date(2026, 1, 2)}),
+    ("old.md", {"published_at": date(2020, 5, 5)}),
+    ("new.md", {"published_at": date(2026, 2, 1)}),
+    ("undated.md", {}),
+]
+
+
+@pytest.mark.parametrize(
+    ("where", "wanted"),
+    [
+        (Where(), {"http://a.example/1", "old.md", "new.md", "undated.md"}),
+        (Where(source_type="web"), {"http://a.example/1"}),
+        (Where(source_type="internal"), {"old.md", "new.md", "undated.md"}),
+        (Where(document_ids=("old.md", "undated.md", "unknown.md")), {"old.md", "undated.md"}),
+        (Where(document_ids=()), set()),
+        (Where(published_from=date(2026, 1, 2)), {"http://a.example/1", "new.md"}),
+        (Where(published_to=date(2026, 1, 2)), {"http://a.example/1", "old.md"}),
+        (Where(published_from=date(2026, 1, 3), published_to=date(2026, 2, 1)), {"new.md"}),
+        (Where(published_from=date(2026, 1, 1), source_type="internal"), {"new.md"}),
+    ],
+)
+def test_only_what_is_asked_for_is_found_by_either_ranking(word_index: Index, where: Where, wanted: set[str]) -> None:
+    for name, fields in SOME:
+        store(word_index, f"The mast of {name} is high.", id=name, **fields)
+    assert {hit.passage.document_id for hit in word_index.search("how high is the mast", 10, where)} == wanted
+    assert {hit.passage.document_id for hit in word_index.nearest("how high is the mast", 10, where)} == wanted
+
+
+def test_k_passages_are_found_if_k_match_however_far_they_are(client: ClientAPI) -> None:
+    index = Index(client, "crag", Coordinates(), create=True)
+    index.upsert(Document(id="near", title="", text=""), points("near", *[f"1 0.{i:03}" for i in range(900)]))
+    index.upsert(Document(id="far", title="", text=""), points("far", *[f"-1 0.{i:03}" for i in range(20)]))
+    where = Where(document_ids=("far",))
+    assert len(index.search("1 0", 15, where)) == len(index.nearest("1 0", 15, where)) == 15
+
+
+def test_rows_of_another_tool_count_as_undated_and_internal(word_index: Index, client: ClientAPI) -> None:
+    vector: Any = WordEmbedder().query("mast")
+    client.get_collection("crag", embedding_function=None).add(ids=["foreign-1"], embeddings=[vector], documents=["mast"])
+    assert [hit.passage.id for hit in word_index.search("mast", 3, Where(source_type="internal"))] == ["foreign-1"]
+    assert [hit.passage.id for hit in word_index.search("mast", 3, Where(document_ids=("foreign-1",)))] == ["foreign-1"]
+    assert word_index.search("mast", 3, Where(published_to=TODAY)) == []
+
+
+def test_a_period_that_ends_before_it_begins_is_refused() -> None:
+    with pytest.raises(ValidationError, match="lies after"):
+        Where(published_from=date(2026, 2, 1), published_to=date(2026, 1, 1))
+
+
+def test_several_threads_search_while_another_changes_the_index(word_index: Index) -> None:
+    store(word_index, "The mast is nine metres high.", id="stays.md")
+    failures: list[object] = []
+    done = threading.Event()
+
+    def search() -> None:
+        while not done.is_set():
+            hits = word_index.search("mast", 3)
+            if "stays.md" not in {hit.passage.document_id for hit in hits}:
+                failures.append(hits)
+
+    threads = [threading.Thread(target=search) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    try:
+        for i in range(8):
+            store(word_index, f"The price is {i} euro.", id="changes.md")
+    finally:
+        done.set()
+        for thread in threads:
+            thread.join()
+    assert failures == []
+    assert found(word_index, "price", 1) == ["The price is 7 euro."]

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import itertools
+import multiprocessing
 import os
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Sequence
 from datetime import date, datetime
 from pathlib import Path
+from typing import Any
 
 import docx
 import pytest
+from chromadb.api.models.Collection import Collection
+from conftest import WordEmbedder
+from filelock import FileLock
+from kill_ingest import contents, differences
 from pypdf import PdfReader, PdfWriter
 
 from crag_dspy.errors import IngestError
-from crag_dspy.index import Index
+from crag_dspy.index import Index, open_client
 from crag_dspy.ingest import IngestReport, ingest, read
+from crag_dspy.split import split
+from crag_dspy.types import Document
 
 
 def write(path: Path, content: str | bytes) -> Path:
@@ -285,3 +295,138 @@ def test_progress_names_each_file_and_ends_at_all_of_them(word_index: Index, tmp
     seen: list[tuple[int, int, str]] = []
     ingest(paths, word_index, progress=lambda done, total, name: seen.append((done, total, name)))
     assert seen == [(0, 3, "b.md"), (1, 3, "a.md"), (2, 3, "c.png"), (3, 3, "")]
+
+
+def test_a_file_that_is_gone_takes_its_passages_along_and_nothing_else(word_index: Index, tmp_path: Path) -> None:
+    docs, elsewhere = tmp_path / "docs", write(tmp_path / "elsewhere" / "c.md", "The canteen opens at noon.")
+    write(docs / "a.md", "The mast is nine metres high.")
+    gone = write(docs / "deep" / "b.md", "The price is 12 euro.")
+    for document in (
+        Document(id="http://a.example/1", title="Page", text="A page of the web.", source_type="web"),
+        Document(id="docs/note.md", title="Note", text="A note that no file holds."),
+    ):
+        word_index.upsert(document, split(document))
+    ingest([docs, elsewhere], word_index, base=tmp_path)
+    gone.unlink()
+    elsewhere.unlink()
+    report = ingest([docs], word_index, base=tmp_path)
+    assert (report.documents, report.unchanged, report.removed) == (1, 1, 1)
+    assert word_index.document_ids() == ["docs/a.md", "docs/note.md", "elsewhere/c.md", "http://a.example/1"]
+    assert "The price is 12 euro." not in {hit.passage.text for hit in word_index.search("price", 9)}
+
+
+def test_a_folder_that_was_emptied_empties_its_part_of_the_index(word_index: Index, tmp_path: Path) -> None:
+    path = write(tmp_path / "docs" / "a.md", "The mast.")
+    ingest([tmp_path / "docs"], word_index, base=tmp_path)
+    path.unlink()
+    assert ingest([tmp_path / "docs"], word_index, base=tmp_path) == IngestReport(0, 0, 0, 1, [])
+    assert word_index.count() == 0
+    with pytest.raises(IngestError, match="hold no files"):
+        ingest([tmp_path / "docs"], word_index, base=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "kept"),
+    [
+        ("a.txt", b"", False),
+        ("a.txt", b" \n", False),
+        ("a.md", b"---\ntitle: T\n---\n", False),
+        ("a.txt", b"\xff\xfe broken", True),
+        ("a.docx", b"", True),
+    ],
+)
+def test_a_file_that_says_nothing_loses_its_passages_and_one_that_cannot_be_read_keeps_them(
+    word_index: Index, tmp_path: Path, name: str, content: bytes, kept: bool
+) -> None:
+    docs = tmp_path / "docs"
+    write(docs / "other.md", "The price is 12 euro.")
+    path = write_docx(docs / name) if name.endswith("docx") else write(docs / name, "The mast is nine metres high.")
+    ingest([docs], word_index, base=docs)
+    before = word_index.count()
+    path.write_bytes(content)
+    report = ingest([docs], word_index, base=docs)
+    assert [skipped.path for skipped in report.skipped] == [path]
+    assert (word_index.count(), report.removed) == ((before, 0) if kept else (before - 1, 1))
+    assert word_index.document_ids() == ([name, "other.md"] if kept else ["other.md"])
+
+
+def test_a_folder_that_was_moved_is_followed(word_index: Index, tmp_path: Path) -> None:
+    write(tmp_path / "one" / "docs" / "a.md", "The mast.")
+    write(tmp_path / "one" / "docs" / "b.md", "The price.")
+    ingest([tmp_path / "one" / "docs"], word_index, base=tmp_path / "one")
+    (tmp_path / "one").rename(tmp_path / "two")
+    assert ingest([tmp_path / "two" / "docs"], word_index, base=tmp_path / "two").unchanged == 2
+    (tmp_path / "two" / "docs" / "b.md").unlink()
+    assert ingest([tmp_path / "two" / "docs"], word_index, base=tmp_path / "two").removed == 1
+    assert word_index.document_ids() == ["docs/a.md"]
+
+
+def test_what_did_not_change_is_not_embedded_again(tmp_path: Path) -> None:
+    class Counting(WordEmbedder):
+        embedded = 0
+
+        def passages(self, texts: Sequence[str]) -> list[list[float]]:
+            self.embedded += len(texts)
+            return super().passages(texts)
+
+    embedder = Counting()
+    path = write(tmp_path / "docs" / "leave.md", "\n\n".join(SECTIONS))
+    write(tmp_path / "docs" / "mast.md", "The mast.")
+    ingest([tmp_path / "docs"], Index(open_client(tmp_path / "chroma"), "crag", embedder, create=True))
+    write(path, "\n\n".join([*SECTIONS[:2], "## Pay\n\nPaid in advance."]))
+    index = Index(open_client(tmp_path / "chroma"), "crag", embedder)
+    ingest([tmp_path / "docs"], index)
+    assert embedder.embedded == 3 + 1 + 1
+    ingest([tmp_path / "docs"], index)
+    assert embedder.embedded == 5
+
+
+def test_only_one_ingestion_runs_at_a_time(word_index: Index, tmp_path: Path) -> None:
+    path = write(tmp_path / "a.md", "The mast.")
+    with FileLock(tmp_path / "chroma" / "crag.ingest.lock"), pytest.raises(IngestError, match="Another crag ingest is writing"):
+        ingest([path], word_index)
+    assert ingest([path], word_index).added == 1
+
+
+processes = multiprocessing.get_context("forkserver")
+processes.set_forkserver_preload(["crag_dspy.ingest", "conftest"])
+
+
+def _die_at(place: str, call: int) -> None:
+    """Have this process killed at the nth call of something that an ingestion passes through."""
+    owner: Any = {"passages": WordEmbedder, "upsert": Collection, "modify": Collection, "delete": Collection, "unlink": Path}[place]
+    whole, calls = getattr(owner, place), itertools.count(1)
+
+    def dies(*args: Any, **kwargs: Any) -> Any:
+        if next(calls) == call:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return whole(*args, **kwargs)
+
+    setattr(owner, place, dies)
+
+
+def _ingest(chroma: Path, docs: Path, place: str, call: int) -> None:
+    index = Index(open_client(chroma), "crag", WordEmbedder(), create=True)
+    _die_at(place, call)
+    ingest([docs], index, base=docs)
+
+
+def test_killed_at_any_point_and_run_again_it_ends_with_the_index_of_an_undisturbed_run(tmp_path: Path) -> None:
+    docs, killed, clean = tmp_path / "docs", tmp_path / "killed", tmp_path / "clean"
+    for i in range(9):
+        write(docs / f"{i}.md", "\n\n".join(f"## Part {j}\n\n" + f"Machine {i}{j} has {j} wheels. " * 30 for j in range(20)))
+    write(docs / "old.md", "It was here before.")
+    ingest([docs], Index(open_client(killed), "crag", WordEmbedder(), create=True), base=docs)
+    (docs / "old.md").unlink()
+    for i in range(9):
+        path = docs / f"{i}.md"
+        write(path, path.read_text().replace("wheels", "gears"))
+    for place, call in [("passages", 1), ("upsert", 1), ("modify", 2), ("unlink", 2), ("delete", 1), ("passages", 2), ("delete", 2)]:
+        child = processes.Process(target=_ingest, args=(killed, docs, place, call))
+        child.start()
+        child.join(60)
+        assert child.exitcode == -signal.SIGKILL, (place, call)
+    ingest([docs], Index(open_client(killed), "crag", WordEmbedder()), base=docs)
+    ingest([docs], Index(open_client(clean), "crag", WordEmbedder(), create=True), base=docs)
+    differ = differences(contents(clean, WordEmbedder()), contents(killed, WordEmbedder()))
+    assert differ == dict.fromkeys(["ids", "texts", "metadata", "vectors", "searches"], 0)
