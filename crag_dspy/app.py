@@ -4,58 +4,39 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 # Before the first LM call, or litellm fetches its price list from the network.
 os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "true")
 
 import dspy
+from chromadb.api import ClientAPI
 
+from crag_dspy.budget import Limits
+from crag_dspy.cite import CheckClaim
+from crag_dspy.crag import Crag, context
+from crag_dspy.domains import Domains
 from crag_dspy.errors import SettingsError
 from crag_dspy.fetch import Fetcher
 from crag_dspy.index import Index, open_client
 from crag_dspy.local_lm import MODEL_NAME, join_parts, part_files, running
 from crag_dspy.models import CrossEncoder, Embedder
-from crag_dspy.program import CRAG, Parts
+from crag_dspy.pagecache import PageCache
+from crag_dspy.parts import Parts
+from crag_dspy.plan import PlanQuestion
+from crag_dspy.program import CRAG
+from crag_dspy.robots import Robots
 from crag_dspy.sandbox import KEY, SUFFIX, Sandbox
 from crag_dspy.search import DuckDuckGoSearch, Search, TavilySearch
 from crag_dspy.settings import Settings, Web
-from crag_dspy.types import Answer
+
+__all__ = ["Crag", "build", "build_lm", "build_parts", "build_web", "context", "open_index"]
 
 embedder = cache(Embedder)
 cross_encoder = cache(CrossEncoder)
 sandbox = cache(Sandbox)
-
-
-class Crag:
-    """A ready program: call it with a question, get an `Answer`."""
-
-    def __init__(self, program: CRAG, lm: dspy.BaseLM) -> None:
-        self.program = program
-        self.lm = lm
-
-    def __call__(self, question: str, *, as_of: date | None = None) -> Answer:
-        """Answer a question, as of a day (default: today).
-
-        Raises:
-            QuestionError: the question is empty or too long.
-            dspy.LMError: the LM cannot be reached or refuses.
-        """
-        return self.predict(question, as_of=as_of).answer  # type: ignore[no-any-return]
-
-    def predict(self, question: str, *, as_of: date | None = None) -> dspy.Prediction:
-        """Answer a question and return the prediction: `answer` and `trace`."""
-        # trace=None and disable_history: otherwise every prompt stays in memory for the life of the process.
-        with context(self.lm), dspy.context(trace=None, disable_history=True):
-            return self.program(question=question, as_of=as_of)
-
-
-def context(lm: dspy.BaseLM) -> Any:
-    """Return the DSPy context that the program runs in: this LM, and a reply out of format read by us, not asked for again."""
-    return dspy.context(lm=lm, adapter=dspy.ChatAdapter(use_json_adapter_fallback=False))
 
 
 def build(settings: Settings, *, lm: dspy.BaseLM | None = None, today: Callable[[], date] | None = None) -> Crag:
@@ -69,7 +50,7 @@ def build(settings: Settings, *, lm: dspy.BaseLM | None = None, today: Callable[
     Raises:
         SettingsError, IndexUnusable, LocalLMError, ModelFileError: a part cannot be had; nothing was asked of an LM yet.
     """
-    return Crag(CRAG(build_parts(settings, today=today)), lm or build_lm(settings))
+    return Crag(CRAG(build_parts(settings, today=today)), lm or build_lm(settings), tracing=settings.tracing)
 
 
 def build_parts(settings: Settings, *, today: Callable[[], date] | None = None) -> Parts:
@@ -82,19 +63,33 @@ def build_parts(settings: Settings, *, today: Callable[[], date] | None = None) 
         fetch=fetch,
         today=today or (lambda: datetime.now(UTC).date()),
         top_k=settings.top_k,
-        max_pages=settings.max_pages,
+        pages_per_search=settings.pages_per_search,
+        max_rounds=settings.max_rounds,
         max_evidence=settings.max_evidence,
         workers=settings.workers,
-        max_seconds=settings.max_seconds,
+        limits=Limits(**{name: getattr(settings, name) for name in Limits.model_fields}),
+        remember=settings.remember,
+        planner=dspy.Predict(PlanQuestion) if settings.planner == "lm" else None,
+        claim_check=dspy.Predict(CheckClaim) if settings.claim_check == "lm" else None,
+        unsupported=settings.unsupported,
     )
+
+
+def open_chroma(settings: Settings, *, create: bool = False) -> ClientAPI:
+    """Open the Chroma folder or server that the settings name.
+
+    Raises:
+        SettingsError: there is no such folder yet.
+    """
+    where = settings.chroma or str(settings.home / "chroma")
+    if not create and "://" not in where and not Path(where, "chroma.sqlite3").exists():
+        raise SettingsError(f"There is no index in {where!r} yet. Make it with: crag ingest PATH…")
+    return open_client(where)
 
 
 def open_index(settings: Settings, *, create: bool = False) -> Index:
     """Open the index that the settings name."""
-    where = settings.chroma or str(settings.home / "chroma")
-    if not create and "://" not in where and not Path(where, "chroma.sqlite3").exists():
-        raise SettingsError(f"There is no index in {where!r} yet. Make it with: crag ingest PATH…")
-    return Index(open_client(where), settings.collection, embedder(), create=create)
+    return Index(open_chroma(settings, create=create), settings.collection, embedder(), create=create)
 
 
 def build_lm(settings: Settings) -> dspy.LM:
@@ -133,10 +128,21 @@ def build_lm(settings: Settings) -> dspy.LM:
 def build_web(settings: Settings) -> tuple[Search | None, Fetcher]:
     """Build the web search and the fetcher."""
     web = settings.web or _default_web(settings)
+    domains = Domains.parse(settings.allow_domains, settings.deny_domains)
+    robots = Robots() if settings.robots else None
+    cache = PageCache(settings.page_cache or settings.home / "pages", fresh=timedelta(hours=settings.page_cache_hours))
+    fetch = Fetcher(domains=domains, robots=robots, cache=cache)
     if web == "tavily":
-        return TavilySearch(), Fetcher()
+        search = TavilySearch(
+            depth=settings.search_depth,
+            topic=settings.search_topic,
+            time_range=settings.search_time_range,
+            raw_content=settings.search_raw_content,
+            domains=domains,
+        )
+        return search, fetch
     if web == "duckduckgo":
-        return DuckDuckGoSearch(), Fetcher()
+        return DuckDuckGoSearch(time_range=settings.search_time_range, domains=domains), fetch
     if web == "sandbox":
         pages = sandbox_pages(settings)
         if pages is None:
@@ -144,8 +150,10 @@ def build_web(settings: Settings) -> tuple[Search | None, Fetcher]:
                 "The sandbox web finds no data/web folder. Set CRAG_SANDBOX to a folder of <host>/<page>.html, or CRAG_WEB=none."
             )
         local = sandbox(pages)
-        return TavilySearch(api_key=KEY, api_base_url=local.search_url), Fetcher(routes={SUFFIX: local.address})
-    return None, Fetcher()
+        # Nothing is cached: the folder may change at any time, and costs nothing to read.
+        fetch = Fetcher(routes={SUFFIX: local.address}, domains=domains, robots=robots)
+        return TavilySearch(api_key=KEY, api_base_url=local.search_url, domains=domains), fetch
+    return None, fetch
 
 
 def sandbox_pages(settings: Settings) -> Path | None:

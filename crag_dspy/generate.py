@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 import dspy
 
-from crag_dspy.lm import Meter, as_data
+from crag_dspy.lm import Meter, Reply, as_data
 from crag_dspy.types import Evidence
 
 NO_ANSWER = "NOT IN EVIDENCE"
@@ -27,9 +27,9 @@ class AnswerFromEvidence(dspy.Signature):  # type: ignore[misc]
     answer: str = dspy.OutputField()
 
 
-def generate(predictor: dspy.Module, meter: Meter, question: str, evidence: Sequence[Evidence]) -> str:
-    """Return the generator's text, markers as it wrote them."""
-    return meter.ask(predictor, question=question, evidence=show(evidence)).field("answer")
+def generate(predictor: dspy.Module, meter: Meter, question: str, evidence: Sequence[Evidence]) -> Reply:
+    """Return the generator's reply; the field `answer` has the markers as it wrote them. The budget keeps a call for it."""
+    return meter.ask(predictor, last=True, question=question, evidence=show(evidence))
 
 
 def show(evidence: Sequence[Evidence]) -> str:

@@ -13,6 +13,7 @@ import dspy
 
 from crag_dspy.index import in_context
 from crag_dspy.lm import Meter, Reply, as_data, wave
+from crag_dspy.plan import Start
 from crag_dspy.policy import Policy
 from crag_dspy.retrieve import Scored
 from crag_dspy.types import Action, Assessment, Grade, Kind, Passage, Verdict
@@ -97,6 +98,7 @@ def grade(
     policy: Policy,
     as_of: date,
     workers: int,
+    time_sensitive: bool = True,
 ) -> list[Grade]:
     """Grade passages by the cascade: the cross-encoder everywhere, the LM on the doubtful ones, all of them in one wave.
 
@@ -109,11 +111,13 @@ def grade(
     unread: dict[str, str] = {}
     for (item, need), reply in zip(asked, replies, strict=True):
         level = expected_level(reply)
+        if reply.skipped:
+            continue
         if level is None:
             unread[item.passage.id] = reply.field("level") or reply.raw
         else:
             levels[item.passage.id, need] = level
-    return combine(scored, levels, kind=kind, policy=policy, as_of=as_of, unread=unread)
+    return combine(scored, levels, kind=kind, policy=policy, as_of=as_of, unread=unread, time_sensitive=time_sensitive)
 
 
 def ask_level(predictor: dspy.Module, meter: Meter, need: str, passage: Passage) -> Reply:
@@ -146,19 +150,22 @@ def combine(
     policy: Policy,
     as_of: date,
     unread: Mapping[str, str] = MappingProxyType({}),
+    time_sensitive: bool = True,
 ) -> list[Grade]:
     """Return the grades that scores, LM levels and ages amount to: a pure function.
 
-    An LM reply that could not be read (`unread`) counts for nothing: the cross-encoder's word stands, and the reply is in the trace.
+    A doubtful passage whose LM reply could not be read (`unread`) is `ambiguous`: unknown, never relevant by default. Where the answer
+    does not change over time (`time_sensitive`), age lowers nothing. The age of a page without a date is that of its retrieval.
     """
     grades = []
     for item in scored:
         key = item.passage.id
         said = {need: levels[key, need] for need in range(len(item.scores)) if (key, need) in levels}
         relevances = tuple(policy.relevance(s, item.best_strip(need), said.get(need)) for need, s in enumerate(item.scores))
-        age = (as_of - item.passage.published_at).days if item.passage.published_at else None
-        stale = age is not None and age > policy.max_age_days[kind]
-        relevance = max(relevances) * freshness(age, policy.max_age_days[kind])
+        dated = item.passage.published_at or (item.passage.retrieved_at.date() if item.passage.retrieved_at else None)
+        age = (as_of - dated).days if dated else None
+        stale = time_sensitive and age is not None and age > policy.max_age_days[kind]
+        relevance = max(relevances) * (freshness(age, policy.max_age_days[kind]) if stale else 1.0)
         graded_by: Literal["lm", "cross-encoder"] = "lm" if said else "cross-encoder"
         why = f"cross-encoder {max(item.scores):.2f}" + (f", LM level {max(said.values()) * LEVELS:.1f} of {LEVELS}" if said else "")
         grades.append(
@@ -168,11 +175,11 @@ def combine(
                 strips=item.strips,
                 needs=relevances,
                 relevance=relevance,
-                verdict=verdict(relevance, kind, policy),
+                verdict="ambiguous" if key in unread else verdict(relevance, kind, policy),
                 graded_by=graded_by,
                 stale=stale,
                 age_days=age,
-                why=why + (f", {age} days old" if stale else ""),
+                why=why + (", LM reply unreadable" if key in unread else "") + (f", {age} days old" if stale else ""),
                 reply=unread.get(key),
             )
         )
@@ -201,12 +208,13 @@ class Judgement(NamedTuple):
     """Needs that no fresh passage covers, by position."""
 
 
-def assess(grades: Sequence[Grade], needs: Sequence[str], kind: Kind, policy: Policy) -> Judgement:
+def assess(grades: Sequence[Grade], needs: Sequence[str], kind: Kind, policy: Policy, start: Start = "index") -> Judgement:
     """Judge a graded set: a pure function of grades, needs and policy.
 
     The base is the paper's rule (Yan et al. 2024, section 4.3): one passage above the upper threshold is enough, all below
     the lower are nothing, in between the web supplements. It is applied per need, so that one covered need cannot hide an
-    uncovered one, and a need that only stale passages cover counts as stale.
+    uncovered one, and a need that only stale passages cover counts as stale. A question that asks for the web itself
+    (`start`) gets it also where the index would do.
     """
     if not grades:
         return Judgement("empty", "incorrect", "nothing was retrieved", tuple(range(len(needs))))
@@ -214,15 +222,17 @@ def assess(grades: Sequence[Grade], needs: Sequence[str], kind: Kind, policy: Po
     covered, stale, hinted, missing = [], [], [], []
     for i in range(len(needs)):
         best = max(g.needs[i] for g in grades)
-        if any(g.needs[i] >= upper and not g.stale for g in grades):
+        if any(g.needs[i] >= upper and not g.stale and g.reply is None for g in grades):
             covered.append(i)
-        elif best >= upper:
+        elif any(g.needs[i] >= upper and g.reply is None for g in grades):
             stale.append(i)
-        elif best >= policy.lower:
+        elif best >= policy.lower or any(g.reply is not None for g in grades):
             hinted.append(i)
         else:
             missing.append(i)
     still_open = tuple(sorted(stale + hinted + missing))
+    if not still_open and start == "both":
+        return Judgement("sufficient", "ambiguous", "the index covers it, and the question asks for the web", ())
     if not still_open:
         return Judgement(
             "sufficient",

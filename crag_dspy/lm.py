@@ -7,33 +7,41 @@ import contextvars
 import json
 import re
 import threading
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple, TypeVar
 
 import dspy
 from dspy.utils.exceptions import AdapterParseError
+from dspy.utils.usage_tracker import track_usage
+
+from crag_dspy.budget import Budget
+from crag_dspy.hostile import ESCAPE, INVISIBLE
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 _FIELD_MARKER = re.compile(r"\[\s*\[\s*#+|#+\s*\]\s*\]")
-_CHAT_MARKER = re.compile(r"<[|｜](\w{1,40})[|｜]>")
+_CHAT_MARKER = re.compile(
+    r"<[|｜](\w{1,40})[|｜]>|<+(/?\s*(?:SYS|(?:start|end)_of_turn|evidence|context|system|instructions?|passage|strips))>+|\[(/?INST)\]",
+    re.I,
+)
 _SOURCE_NUMBER = re.compile(r"[\[【［]\s*([A-Za-z]?\d+(?:\s*[,;–-]\s*[A-Za-z]?\d+)*)\s*[\]】］]")
-_INVISIBLE = re.compile("[\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2064\u2066-\u2069\ufeff\U000e0000-\U000e007f\x00-\x08\x0b\x0c\x0e-\x1f]")
+_GAP = re.compile(r"\n{3,}")
 
 
 def as_data(text: str) -> str:
     """Return retrieved text as it may stand in a prompt.
 
-    DSPy's field markers (`[[ ## name ## ]]`), a chat template's (`<|im_end|>`) and bracketed source numbers lose their brackets and
-    invisible characters are dropped, so that a page can neither end its field nor pose as numbered evidence. Only the prompt sees
-    this form.
+    DSPy's field markers (`[[ ## name ## ]]`), a chat template's (`<|im_end|>`, `[INST]`), tags that pose as the prompt's and bracketed
+    source numbers lose their brackets, escaped or not, and invisible characters are dropped, so that a page can neither end its field
+    nor pose as numbered evidence. Only the prompt sees this form.
     """
-    text = _INVISIBLE.sub("", text)
+    text = ESCAPE.sub(r"\1", INVISIBLE.sub("", text))
     text = _FIELD_MARKER.sub("(#)", text)
-    text = _CHAT_MARKER.sub(r"(\1)", text)
-    return _SOURCE_NUMBER.sub(r"(\1)", text)
+    text = _CHAT_MARKER.sub(lambda match: f"({match[match.lastindex or 0]})", text)
+    return _GAP.sub("\n\n", _SOURCE_NUMBER.sub(r"(\1)", text))
 
 
 class Reply(NamedTuple):
@@ -41,6 +49,8 @@ class Reply(NamedTuple):
 
     prediction: Any
     raw: str
+    skipped: bool = False
+    """No call was made, or none came back in time."""
 
     def field(self, name: str) -> str:
         """Return an output field as text; from a reply out of format, whatever of it can be read."""
@@ -65,23 +75,82 @@ def salvage(raw: str, name: str) -> str:
 
 
 class Meter:
-    """Counts one question's LM calls, across threads."""
+    """Makes one question's LM calls, within its budget."""
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self.lm_calls = 0
+    def __init__(self, budget: Budget | None = None) -> None:
+        self.budget = budget or Budget()
         self.parse_failures = 0
 
-    def ask(self, predictor: dspy.Module, **inputs: str) -> Reply:
-        """Call a predictor once; a reply out of format comes back raw. LM errors pass through as DSPy raised them."""
-        with self._lock:
-            self.lm_calls += 1
-        try:
-            return Reply(predictor(**inputs), "")
-        except AdapterParseError as exc:
-            with self._lock:
+    @property
+    def lm_calls(self) -> int:
+        """How many calls were made."""
+        return self.budget.lm_calls
+
+    def ask(self, predictor: dspy.Module, *, last: bool = False, **inputs: str) -> Reply:
+        """Call a predictor once; a reply out of format comes back raw, and an empty one where the budget allows no call.
+
+        `last` calls may use what the budget keeps back for them. LM errors pass through as DSPy raised them.
+        """
+        tokens = most_tokens(predictor, inputs)
+        seconds = self.budget.begin_call(tokens, last=last)
+        if seconds is None:
+            return Reply(None, "", skipped=True)
+        began = time.monotonic()
+        with track_usage() as used:
+            try:
+                return Reply(within(seconds, lambda: predictor(**inputs)), "")
+            except AdapterParseError as exc:
                 self.parse_failures += 1
-            return Reply(None, exc.lm_response or "")
+                return Reply(None, exc.lm_response or "")
+            except TimeoutError:
+                self.budget.out_of_time()
+                return Reply(None, "", skipped=True)
+            finally:
+                prompt, completion, usd = spent(used.get_total_tokens())
+                self.budget.end_call(tokens, prompt=prompt, completion=completion, seconds=time.monotonic() - began, usd=usd)
+
+
+def most_tokens(predictor: dspy.Module, inputs: Mapping[str, str]) -> int:
+    """Return how many tokens a call may take at most, by its characters (three for a token, as few as there are) and the reply's limit."""
+    shown = [*inputs.values()]
+    for inner in predictor.predictors():
+        shown += [inner.signature.instructions, *(str(value) for demo in inner.demos for value in demo.values())]
+    limit = getattr(dspy.settings.lm, "kwargs", {}).get("max_tokens") or 0
+    return sum(map(len, shown)) // 3 + int(limit)
+
+
+def spent(totals: Mapping[str, Mapping[str, Any]]) -> tuple[int, int, float | None]:
+    """Return prompt tokens, completion tokens and the price in USD (None where an LM's prices are not known)."""
+    import litellm
+
+    prompt = sum(int(use.get("prompt_tokens") or 0) for use in totals.values())
+    completion = sum(int(use.get("completion_tokens") or 0) for use in totals.values())
+    usd: float | None = None
+    for model, use in totals.items():
+        prices = litellm.model_cost.get(model) or litellm.model_cost.get(model.split("/", 1)[-1]) or {}
+        if "input_cost_per_token" in prices:
+            usd = (usd or 0.0) + int(use.get("prompt_tokens") or 0) * float(prices["input_cost_per_token"])
+            usd += int(use.get("completion_tokens") or 0) * float(prices.get("output_cost_per_token") or 0.0)
+    return prompt, completion, usd
+
+
+def within(seconds: float, function: Callable[[], R]) -> R:
+    """Return what a function returns, or raise TimeoutError after `seconds`; what hangs is left behind and keeps nobody from going on.
+
+    It runs in a copy of the caller's context, as in `wave`.
+    """
+    result: Future[R] = Future()
+    context = contextvars.copy_context()
+
+    def run() -> None:
+        try:
+            result.set_result(context.run(function))
+        except BaseException as exc:  # handed to the caller, whatever it is
+            result.set_exception(exc)
+
+    # A daemon: a pool's thread that hangs would keep the process from ending.
+    threading.Thread(target=run, name="crag-lm", daemon=True).start()
+    return result.result(timeout=min(seconds, threading.TIMEOUT_MAX))
 
 
 def wave(function: Callable[[T], R], items: Sequence[T], workers: int) -> list[R]:

@@ -1,17 +1,41 @@
-"""What is asked: the kind of question, and the separate information needs in it. Rules, no LM call."""
+"""What is asked: the kind of question, the separate information needs in it, and where to look. By rules, or by the LM."""
 
 from __future__ import annotations
 
 import re
+from typing import Literal, get_args
 
+import dspy
+
+from crag_dspy.lm import Meter
 from crag_dspy.types import Frozen, Kind
+
+Start = Literal["index", "both"]
+MOST_NEEDS = 4
 
 
 class Plan(Frozen):
-    """The question's kind and its information needs (one, or one per part of a compound question)."""
+    """What a question asks for."""
 
     kind: Kind
     needs: tuple[str, ...]
+    """One information need, or one per part of a compound question."""
+    time_sensitive: bool = True
+    """Whether an old source may be out of date. What happened in a named past does not change."""
+    start: Start = "index"
+    """`both`: the question asks for the web itself."""
+
+
+class PlanQuestion(dspy.Signature):  # type: ignore[misc]
+    """Say what kind of question this is, and which separate questions it asks.
+
+    kind: pricing (what something costs), technical (how something works or is set up), factual (who, when, where, how many), general.
+    """
+
+    question: str = dspy.InputField()
+    kind: str = dspy.OutputField(desc="pricing, technical, factual or general")
+    time_sensitive: str = dspy.OutputField(desc="yes if the answer may change over time, else no")
+    questions: str = dspy.OutputField(desc="each separate question on its own line, complete in itself")
 
 
 def _any(*words: str) -> re.Pattern[str]:
@@ -63,9 +87,48 @@ _FILLER = re.compile(
 _NAME = re.compile(r"(?<!^)(?<![.?!] )\b(?!I\b)[A-Z][\w-]*(?: [A-Z0-9][\w-]*)*")
 
 
+_PAST = re.compile(
+    r"\b(?:in|during|before|after|by|since|of) (?:[A-Z][a-z]+ )?(?:1[89]|20)\d\d\b"
+    r"|\b(?:was|were|did)\b(?=.*\b(?:found\w*|invent\w*|born|built|first|originally))",
+    re.I,
+)
+_NOW = _any(r"now|current\w*|latest|newest|today|still|at present|these days|this (?:week|month|year)|as of", r"(?:up|effective) to date")
+_ASKS_FOR_WEB = _any(r"(?:in|latest) news|on the (?:web|internet)|online|reviews? (?:say|write|think)|press (?:say|report|write)\w*")
+
+
 def plan(question: str) -> Plan:
-    """Return the question's kind and needs."""
-    return Plan(kind=kind_of(question), needs=needs_of(question))
+    """Return the plan that the rules make; no LM call."""
+    return Plan(
+        kind=kind_of(question),
+        needs=needs_of(question),
+        time_sensitive=bool(_NOW.search(question)) or not _PAST.search(question),
+        start="both" if _ASKS_FOR_WEB.search(question) else "index",
+    )
+
+
+def plan_by_lm(predictor: dspy.Module, meter: Meter, question: str) -> Plan:
+    """Return the LM's plan; what of its reply cannot be read, or strays from the question's words, is planned by the rules."""
+    by_rules = plan(question)
+    reply = meter.ask(predictor, question=question)
+    if reply.skipped:
+        return by_rules
+    kind = next((name for name in get_args(Kind) if re.search(rf"\b{name}\b", reply.field("kind"), re.I)), by_rules.kind)
+    changes = re.match(r"\W*(yes|no)\b", reply.field("time_sensitive"), re.I)
+    lines = [re.sub(r"^(?:[-*•]|\d+[.)])\s*", "", line.strip()) for line in reply.field("questions").splitlines()]
+    lines = [line for line in lines if line.endswith("?")]
+    asked = _content(question)
+    faithful = 2 <= len(lines) <= MOST_NEEDS and all(_content(line) <= asked for line in lines)
+    return by_rules.model_copy(
+        update={
+            "kind": kind,
+            "time_sensitive": changes.group(1).lower() == "yes" if changes else by_rules.time_sensitive,
+            "needs": tuple(lines) if faithful else by_rules.needs,
+        }
+    )
+
+
+def _content(text: str) -> set[str]:
+    return {word.lower() for word in re.findall(r"\w+", _FILLER.sub(" ", text))}
 
 
 def kind_of(question: str) -> Kind:

@@ -37,6 +37,8 @@ class Policy(Frozen):
     """Strips kept per passage."""
     answerable: Probability = Field(default=0.2, ge=0, le=1)
     """If no evidence reaches this relevance for any need, the program abstains without calling the generator."""
+    quote: Probability = Field(default=0.9, ge=0, le=1)
+    """Where the generator declines although a strip reaches this, the strip itself is the answer: the evidence has the last word."""
     support: Probability = Field(default=0.5, ge=0, le=1)
     """A claim whose support by what it cites is below is dropped."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import dspy
 from rapidfuzz import fuzz
@@ -11,7 +11,7 @@ from rapidfuzz import fuzz
 from crag_dspy.index import in_context
 from crag_dspy.lm import Meter, as_data
 from crag_dspy.policy import Policy
-from crag_dspy.types import Evidence, Grade, Strip
+from crag_dspy.types import Evidence, Grade, Passage, Strip
 
 MOST_STRIPS = 8  # in all, per call; what the LM picks from
 SAME_TEXT = 95.0  # rapidfuzz ratio, 0-100, from which two strips are copies of one text
@@ -105,26 +105,55 @@ def parse_numbers(text: str, most: int) -> set[int] | None:
     return set() if re.search(r"\bnone\b|\[\s*\]", text, re.I) else None
 
 
-def number(refined: Sequence[tuple[Grade, list[Strip]]], most: int) -> list[Evidence]:
-    """Return the evidence: copies of one text merged, the most relevant `most` kept, numbered once, after the cut, newest first.
+def number(
+    refined: Sequence[tuple[Grade, list[Strip]]], most: int, quality: Callable[[Passage], float] = lambda passage: 1.0
+) -> list[Evidence]:
+    """Return the evidence: copies of one text merged, the best `most` kept, numbered once, after the cut, newest first.
+
+    Best is what is most relevant; among the equally relevant the better source (`quality`, 0-1) comes first.
 
     Where sources disagree a reader, and a small LM, should meet the current value before the outdated one.
     """
-    items: list[tuple[Grade, str, list[str]]] = []
-    for g, strips in sorted(refined, key=lambda pair: (-pair[0].relevance, pair[0].passage.id)):
+    items: list[tuple[Grade, str, list[str], list[Strip]]] = []
+    rated = {g.passage.id: quality(g.passage) for g, _ in refined}
+    for g, strips in sorted(refined, key=lambda pair: (-weighed(pair[0].relevance, rated[pair[0].passage.id]), pair[0].passage.id)):
         text = " … ".join(strip.text for strip in strips)
         copies = [source for strip in strips for source in strip.copies]
         twin = next((item for item in items if same_text(item[1], text)), None)
         if twin is not None:
             twin[2].extend(source for source in (g.passage.source, *copies) if source != twin[0].passage.source)
         else:
-            items.append((g, text, copies))
+            items.append((g, text, copies, strips))
     return [
         Evidence(
-            n=n, passage=g.passage, text=text, relevance=g.relevance, needs=g.needs, stale=g.stale, copies=tuple(dict.fromkeys(copies))
+            n=n,
+            passage=g.passage,
+            text=text,
+            strips=tuple(strips),
+            relevance=g.relevance,
+            quality=rated[g.passage.id],
+            needs=g.needs,
+            stale=g.stale,
+            copies=tuple(dict.fromkeys(copies)),
         )
-        for n, (g, text, copies) in enumerate(sorted(items[:most], key=lambda item: -_day(item[0])), 1)
+        for n, (g, text, copies, strips) in enumerate(sorted(items[:most], key=lambda item: -_day(item[0])), 1)
     ]
+
+
+def weighed(relevance: float, quality: float) -> float:
+    """Return a relevance that the source's quality, 0-1, lowers by a tenth at most: it decides between sources, it replaces none."""
+    return relevance * (0.9 + 0.1 * quality)
+
+
+def quotation(evidence: Sequence[Evidence], need: int, enough: float) -> str | None:
+    """Return the strip that meets a need best as a statement with its marker, or None where no evidence reaches `enough` (0-1)."""
+    able = [item for item in evidence if item.needs[need] >= enough and any(strip.scores for strip in item.strips)]
+    if not able:
+        return None
+    best = max(able, key=lambda item: (item.needs[need], not item.stale, -item.n))
+    strip = max(best.strips, key=lambda strip: strip.scores[need] if strip.scores else 0.0)
+    words = " ".join(re.sub(r"[|*_`#]+", " ", strip.text).split())
+    return f"{words.rstrip('.')} [{best.n}]."
 
 
 def _day(g: Grade) -> int:

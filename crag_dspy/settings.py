@@ -13,6 +13,9 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from crag_dspy.errors import SettingsError
 
 Web = Literal["tavily", "duckduckgo", "sandbox", "none"]
+SearchDepth = Literal["basic", "advanced"]
+SearchTopic = Literal["general", "news", "finance"]
+TimeRange = Literal["day", "week", "month", "year"]
 
 
 class Settings(BaseSettings):
@@ -32,12 +35,41 @@ class Settings(BaseSettings):
     sandbox: Path | None = Field(
         default=None, description="Folder of pages for the sandbox web. Unset: data/web, here or beside the package."
     )
+    search_depth: SearchDepth = Field(default="basic", description="Tavily's depth: `basic`, or `advanced` for two credits a search.")
+    search_topic: SearchTopic = Field(default="general", description="Tavily's topic: `general`, `news` or `finance`.")
+    search_time_range: TimeRange | None = Field(
+        default=None, description="How old search results may be: `day`, `week`, `month` or `year`. Unset: any age."
+    )
+    search_raw_content: bool = Field(default=False, description="Use pages' text as Tavily read it, where it has any, instead of fetching.")
+    allow_domains: str = Field(default="", description="The only domains whose pages are used, subdomains included, e.g. `gov.uk,w3.org`.")
+    deny_domains: str = Field(default="", description="Domains whose pages are never used, subdomains included.")
+    robots: bool = Field(default=True, description="Whether pages that a site's robots.txt forbids are left alone.")
+    page_cache: Path | None = Field(default=None, description="Folder of fetched pages. Unset: <home>/pages.")
+    page_cache_hours: float = Field(
+        default=24.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="Hours that a fetched page is used before its site is asked whether it changed.",
+    )
     chroma: str | None = Field(default=None, description="Folder, or http(s):// address, of the Chroma index. Unset: <home>/chroma.")
     collection: str = Field(default="crag", description="Name of the Chroma collection.")
     top_k: int = Field(default=8, gt=0, le=50, description="Passages retrieved from the index.")
-    max_pages: int = Field(default=4, gt=0, le=20, description="Web pages read per search.")
-    max_evidence: int = Field(default=6, gt=0, le=20, description="Numbered sources given to the generator.")
-    max_seconds: float = Field(default=120.0, gt=0, description="Time for one answer; past it no web search is begun.")
+    pages_per_search: int = Field(default=4, gt=0, le=20, description="Web pages read per search.")
+    max_evidence: int = Field(default=8, gt=0, le=20, description="Numbered sources given to the generator.")
+    max_rounds: int = Field(default=2, gt=0, le=5, description="Rounds of web searches for one answer: the first, and follow-ups.")
+    max_searches: int = Field(default=4, ge=0, description="Web searches for one answer, at most.")
+    max_pages: int = Field(default=12, ge=0, description="Web pages read for one answer, at most.")
+    max_lm_calls: int = Field(default=24, ge=0, description="LM calls for one answer, at most.")
+    max_tokens: int = Field(default=60_000, ge=0, description="Tokens for one answer, prompts and replies together, at most.")
+    max_seconds: float = Field(default=120.0, gt=0, description="Time for one answer, at most.")
+    max_usd: float | None = Field(default=None, ge=0, description="Price of the LM calls for one answer, at most. Unset: no limit.")
+    remember: bool = Field(default=True, description="Whether useful web pages are written to the index, for the next question.")
+    tracing: Literal["off", "on", "redacted"] = Field(
+        default="off", description="An MLflow trace per question; `redacted` keeps texts out of it."
+    )
+    planner: Literal["rules", "lm"] = Field(default="rules", description="Who plans a question: rules, or the LM beside the retrieval.")
+    claim_check: Literal["scores", "lm"] = Field(default="scores", description="Who checks claims: words and scores, or the LM as well.")
+    unsupported: Literal["drop", "abstain"] = Field(default="drop", description="What an unsupported claim costs: itself, or the answer.")
     workers: int = Field(default=4, gt=0, le=64, description="LM and web calls in flight at once for one question.")
 
 

@@ -13,7 +13,13 @@ Verdict = Literal["correct", "ambiguous", "incorrect"]
 Action = Literal["correct", "ambiguous", "incorrect"]
 Assessment = Literal["sufficient", "partial", "irrelevant", "stale", "empty"]
 Status = Literal["answered", "abstained"]
-StopReason = Literal["covered", "nothing_supported", "nothing_new", "budget", "no_web"]
+Limit = Literal["max_searches", "max_pages", "max_lm_calls", "max_tokens", "max_seconds", "max_usd"]
+StopReason = Literal["covered", "nothing_supported", "nothing_new", "no_web", Limit]
+"""`covered`: every need has support. `nothing_supported`: all was tried. `nothing_new`: no other query, or none that found another page."""
+
+
+SearchReason = Literal["unsupported", "stale", "conflict", "new_term", "asked"]
+"""Why a need goes to the web: nothing covers it, only old passages do, sources disagree, a name turned up, it is asked for."""
 
 
 class Frozen(BaseModel):
@@ -31,7 +37,14 @@ class Document(Frozen):
     source_type: SourceType = "internal"
     url: str | None = None
     published_at: date | None = None
+    modified_at: date | None = None
+    """Only where it is later than `published_at`."""
     retrieved_at: datetime | None = None
+    author: str | None = None
+    language: str | None = None
+    """ISO 639-1, as the page names it."""
+    canonical_url: str | None = None
+    """The address that the page names as its own, only if its domain is that of `url`."""
     snippet: bool = False
     """True where the text is a search engine's excerpt, not the page."""
 
@@ -74,6 +87,11 @@ class Strip(Frozen):
     """URLs or ids of other sources that carry the same text."""
 
     @property
+    def id(self) -> str:
+        """The passage's id and the strip's place in it."""
+        return f"{self.passage.id}:{self.start}-{self.end}"
+
+    @property
     def text(self) -> str:
         """The strip as it stands in its passage."""
         return self.passage.text[self.start : self.end]
@@ -96,7 +114,7 @@ class Grade(Frozen):
     age_days: int | None = None
     why: str = ""
     reply: str | None = None
-    """The LM's raw reply where it could not be read as a level."""
+    """The LM's raw reply where it could not be read as a level: the passage is `ambiguous` then, whatever its scores."""
 
 
 class Evidence(Frozen):
@@ -105,7 +123,11 @@ class Evidence(Frozen):
     n: int
     passage: Passage
     text: str
+    strips: tuple[Strip, ...] = ()
+    """What `text` is made of."""
     relevance: float
+    quality: float = 1.0
+    """The source's authority, freshness and independence, 0-1."""
     needs: tuple[float, ...] = ()
     """Relevance per information need, 0-1."""
     stale: bool = False
@@ -120,11 +142,13 @@ class Claim(Frozen):
     citations: tuple[int, ...]
     support: float = Field(default=0.0, ge=0, le=1)
     attributed: bool = False
-    """True where the generator gave no marker and the program found the evidence."""
+    """True where the generator gave no marker, or a wrong one, and the program found the evidence."""
+    unsupported: tuple[int, ...] = ()
+    """Evidence that the generator cited for this and that does not support it."""
 
 
 class Citation(Frozen):
-    """A source that the answer cites, with the words it cites."""
+    """A source, with the words that were taken from it."""
 
     n: int
     id: str
@@ -135,6 +159,16 @@ class Citation(Frozen):
     retrieved_at: datetime | None = None
     quote: str
     copies: tuple[str, ...] = ()
+
+
+class Conflict(Frozen):
+    """Two sources that give different values for one thing, by their evidence numbers; the newer is favoured."""
+
+    need: str
+    newer: int
+    older: int
+    newer_says: str
+    older_says: str
 
 
 class AnswerWarning(Frozen):
@@ -153,6 +187,8 @@ class Usage(Frozen):
     searches: int = 0
     pages: int = 0
     seconds: float = 0.0
+    usd: float | None = None
+    """Price of the LM calls, where the LM's prices are known."""
 
 
 class Answer(Frozen):
@@ -163,13 +199,32 @@ class Answer(Frozen):
     status: Status
     claims: tuple[Claim, ...] = ()
     citations: tuple[Citation, ...] = ()
+    """Every source that a claim cites."""
+    consulted: tuple[Citation, ...] = ()
+    """Evidence that was given to the generator and is not cited."""
+    conflicts: tuple[Conflict, ...] = ()
+    missing: tuple[str, ...] = ()
+    """The information needs that nothing supported."""
     action: Action
     assessment: Assessment
     confidence: float = Field(ge=0, le=1)
     warnings: tuple[AnswerWarning, ...] = ()
     stop_reason: StopReason
     web_query: str | None = None
+    """The first query sent to the web."""
+    web_queries: tuple[str, ...] = ()
     usage: Usage = Usage()
+    trace_id: str | None = None
+    """The MLflow trace of this answer, where tracing is on."""
+
+
+class WebSearch(Frozen):
+    """One query sent to the web, for which need, and why."""
+
+    query: str
+    need: str
+    reason: SearchReason
+    results: int = 0
 
 
 class Trace(Frozen):
@@ -177,6 +232,8 @@ class Trace(Frozen):
 
     kind: Kind
     needs: tuple[str, ...]
+    time_sensitive: bool = True
+    searches: tuple[WebSearch, ...] = ()
     internal: tuple[Grade, ...] = ()
     external: tuple[Grade, ...] = ()
     evidence: tuple[Evidence, ...] = ()
@@ -185,4 +242,7 @@ class Trace(Frozen):
     reply: str = ""
     """The generator's text before the citation check."""
     invalid_citations: int = 0
+    """Markers that named no evidence."""
+    parse_failures: int = 0
+    """LM replies that broke the format."""
     dropped_claims: tuple[str, ...] = ()

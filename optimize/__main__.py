@@ -5,26 +5,19 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+from dataclasses import replace
 from datetime import date, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
-for name, value in {
-    "LITELLM_LOCAL_MODEL_COST_MAP": "true",  # no fetch at the first LM call
-    "MLFLOW_DISABLE_TELEMETRY": "true",
-    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
-    "TQDM_DISABLE": "1",  # one progress bar is enough
-}.items():
-    os.environ.setdefault(name, value)
-
 import dspy
 import mlflow
+import typer
 
 from crag_dspy import app
 from crag_dspy.cli import run_in_one_line, show
 from crag_dspy.errors import CragError
+from crag_dspy.index import Where
 from crag_dspy.ingest import ingest
 from crag_dspy.settings import Settings, load_settings
 from optimize import evaluate, registry
@@ -88,7 +81,9 @@ def optimize(
     steps.start("Starting the models and the web")
     # In memory only: DSPy's disk cache is shared between endpoints that give a model the same name.
     dspy.configure_cache(enable_disk_cache=False, enable_memory_cache=True)
-    crag = app.build(settings, today=lambda: day, lm=lm)
+    # What an earlier question left in the index would answer the next one: measured is the index that the team filled, and the live web.
+    crag = app.build(settings.model_copy(update={"remember": False}), today=lambda: day, lm=lm)
+    crag.program.parts = replace(crag.program.parts, where=Where(source_type="internal"))
     lm = crag.lm.copy(cache=True)
     mlflow.set_experiment(registry.MODEL)
     shared = {"lm": lm.model, "as_of": day.isoformat(), "train": digest(train), "dev": digest(dev), "quick": quick}
@@ -98,7 +93,8 @@ def optimize(
         compiled = compile_program(crag.program, train, day, QUICK if quick else FULL, steps.note)
         after = steps.evaluate("Compiled on dev", compiled.program, dev, day)
         steps.start("Registering the version")
-        scores = {"before": evaluate.summarise(before), "after": evaluate.summarise(after)}
+        scorer = crag.program.parts.cross_encoder
+        scores = {"before": evaluate.summarise(before, scorer), "after": evaluate.summarise(after, scorer)}
         recipe = {
             "optimizer": "few-shot",
             "demonstrations": compiled.demos,
@@ -169,7 +165,7 @@ def index_corpus(settings: Settings, corpus: Path, steps: Steps) -> None:
     index = app.open_index(settings, create=True)
     base = Path.cwd()
     mine = {Path(os.path.relpath(path, base)).as_posix() for path in corpus.iterdir()}
-    others = [name for name in index.document_ids() if name not in mine]
+    others = [name for name in index.document_ids() if name not in mine and "://" not in name]  # a page from the web is none of them
     if others:
         raise CragError(
             f"The index holds other documents ({others[0]!r} and {len(others) - 1} more). Set CRAG_HOME to another folder for the "

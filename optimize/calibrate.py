@@ -17,10 +17,10 @@ from sklearn.model_selection import cross_val_score
 from crag_dspy.errors import SourceFailure
 from crag_dspy.grade import ask_level, assess, combine, doubtful, expected_level
 from crag_dspy.lm import Meter, as_data
-from crag_dspy.plan import plan
+from crag_dspy.plan import Start, plan
 from crag_dspy.policy import Policy, logit, sigmoid
 from crag_dspy.program import CRAG
-from crag_dspy.retrieve import Scored, Scorer, retrieve, score
+from crag_dspy.retrieve import Scored, Scorer, narrow, retrieve, score
 from crag_dspy.types import Action, Grade, Kind, Passage
 from crag_dspy.web import read_pages
 from optimize.dataset import Row
@@ -44,6 +44,8 @@ class Observation(NamedTuple):
     """(passage id, need)."""
     levels: Mapping[tuple[str, int], float]
     """The LM's grades in 0-1 by (passage id, need), as far as it was asked."""
+    time_sensitive: bool = True
+    start: Start = "index"
 
 
 def observe(program: CRAG, rows: Iterable[Row], as_of: date, progress: Callable[[str], None] = lambda text: None) -> list[Observation]:
@@ -53,11 +55,12 @@ def observe(program: CRAG, rows: Iterable[Row], as_of: date, progress: Callable[
     for row in rows:
         progress(row.question)
         asked = plan(as_data(row.question))
-        internal = retrieve(parts.index, row.question, asked.needs, parts.top_k)
+        internal = retrieve(parts.index, row.question, asked.needs, parts.top_k, parts.where)
         external: list[Passage] = []
         if parts.search is not None:
             try:
-                external = read_pages(parts.search(row.question, parts.max_pages), parts.fetch, as_of, parts.workers)[0]
+                external = read_pages(parts.search(row.question, parts.pages_per_search), parts.fetch, as_of, parts.workers)[0]
+                external = narrow(external, asked.needs)
             except SourceFailure:
                 external = []  # calibration goes on from the index; the program itself reports the failure
         inside, outside = (score(parts.cross_encoder, asked.needs, passages) for passages in (internal, external))
@@ -66,7 +69,7 @@ def observe(program: CRAG, rows: Iterable[Row], as_of: date, progress: Callable[
             for item in (*inside, *outside)
             for need in gold_needs(row, asked.needs, item.passage, parts.cross_encoder)
         )
-        found.append(Observation(row, asked.kind, asked.needs, inside, outside, gold, {}))
+        found.append(Observation(row, asked.kind, asked.needs, inside, outside, gold, {}, asked.time_sensitive, asked.start))
     return found
 
 
@@ -113,7 +116,8 @@ def ask_levels(
 def replay(o: Observation, side: Sequence[Scored], policy: Policy, as_of: date) -> list[Grade]:
     """Return the grades that the program would give under a policy, from what was observed."""
     asked = {(item.passage.id, need) for item, need in doubtful(side, policy)}
-    return combine(side, {key: level for key, level in o.levels.items() if key in asked}, kind=o.kind, policy=policy, as_of=as_of)
+    levels = {key: level for key, level in o.levels.items() if key in asked}
+    return combine(side, levels, kind=o.kind, policy=policy, as_of=as_of, time_sensitive=o.time_sensitive)
 
 
 def fit_scale(observations: Sequence[Observation], policy: Policy) -> Policy:
@@ -138,14 +142,17 @@ def fit_scale(observations: Sequence[Observation], policy: Policy) -> Policy:
 def error_band(relevance: NDArray[np.float64], gold: NDArray[np.bool_], bound: float = ERROR_BOUND) -> tuple[float, float]:
     """Return the widest decisions that keep the error bound: (highest lower end, lowest upper end) of the doubtful band."""
     order = np.sort(relevance[gold])
-    low = float(order[int(bound * len(order))])
-    high = 1.0
-    for value in np.unique(relevance):  # from below: the first that keeps the bound
+    low, high = float(order[int(bound * len(order))]), sure_from(relevance, gold, bound)
+    return (low, high) if low < high else (1.0, 1.0)
+
+
+def sure_from(relevance: NDArray[np.float64], gold: NDArray[np.bool_], bound: float = ERROR_BOUND) -> float:
+    """Return the lowest relevance from which on at most a share `bound` is not gold; 1 where there is none."""
+    for value in np.unique(relevance):
         above = gold[relevance >= value]
         if np.sum(~above) <= bound * len(above):
-            high = float(value)
-            break
-    return (low, high) if low < high else (1.0, 1.0)
+            return float(value)
+    return 1.0
 
 
 def fit(observations: Sequence[Observation], policy: Policy, as_of: date) -> Policy:
@@ -154,7 +161,7 @@ def fit(observations: Sequence[Observation], policy: Policy, as_of: date) -> Pol
     labelled = [o for o in observations if o.row.need]
     if labelled:
         policy = fit_thresholds(labelled, policy, as_of)
-    return fit_gate(observations, policy, as_of)
+    return fit_quote(observations, fit_gate(observations, policy, as_of))
 
 
 def fit_levels(observations: Sequence[Observation], policy: Policy) -> Policy:
@@ -206,7 +213,7 @@ def fit_thresholds(observations: Sequence[Observation], policy: Policy, as_of: d
     def worth(p: Policy) -> float:
         total = 0.0
         for o in observations:
-            action = assess(replay(o, o.internal, p, as_of), o.needs, o.kind, p).action
+            action = assess(replay(o, o.internal, p, as_of), o.needs, o.kind, p, o.start).action
             total += WORTH[o.row.need or "none"][action]
         return total
 
@@ -249,6 +256,26 @@ def fit_gate(observations: Sequence[Observation], policy: Policy, as_of: date) -
     candidates = [policy.model_copy(update={"answerable": value}) for value in bounds]
     best = max(candidates, key=lambda p: (balanced(p), -p.answerable), default=policy)
     return best if balanced(best) > balanced(policy) else policy
+
+
+def fit_quote(observations: Sequence[Observation], policy: Policy) -> Policy:
+    """Choose the relevance from which a strip is quoted although the generator declines: where at most 5 % hold no gold sentence.
+
+    Looked at is the best passage of each need, which is what would be quoted. One error more than was seen is assumed, so that few
+    questions never prove a bound; the policy's own stays then.
+    """
+    best, gold = [], []
+    for o in observations:
+        items = [*o.internal, *o.external]
+        for need in range(len(o.needs) if items else 0):
+            relevance, key = max((policy.relevance(i.scores[need], i.best_strip(need)), i.passage.id) for i in items)
+            best.append(relevance)
+            gold.append((key, need) in o.gold)
+    for value in sorted(set(best)):
+        above = [right for relevance, right in zip(best, gold, strict=True) if relevance >= value]
+        if above.count(False) + 1 <= ERROR_BOUND * (len(above) + 1):
+            return policy.model_copy(update={"quote": max(value, policy.answerable)})
+    return policy
 
 
 def _best(start: Policy, candidates: Sequence[Policy], value: Callable[[Policy], float], gain: float) -> Policy:

@@ -9,12 +9,26 @@ from typing import NamedTuple
 import dspy
 
 from crag_dspy.errors import CragError, LMFailure
-from crag_dspy.program import CRAG
+from crag_dspy.retrieve import Scorer
 from crag_dspy.types import Answer, Trace
+from optimize.citing import alce, by_facts, grounded_by_facts
 from optimize.dataset import Need, Row
-from optimize.metrics import action_right, answer_right, citation_precision, cites_gold, precision_recall
+from optimize.metrics import abstention, action_right, answer_right, cites_gold, fallback, fallback_by_effect, objective
+from optimize.reliability import expected_calibration_error
+from optimize.stages import (
+    Confusion,
+    StripCounts,
+    gold_pairs,
+    grader_confusion,
+    ndcg_at_k,
+    ranked_sources,
+    recall_at_k,
+    relevance_pairs,
+    strip_counts,
+)
 
 GIVE_UP = 3  # LM failures in a row
+Done = tuple[Row, Answer, Trace]
 NEEDS: tuple[Need, ...] = ("internal", "web", "both", "none")
 
 
@@ -32,7 +46,7 @@ class Outcome(NamedTuple):
         return self.answer is not None and answer_right(self.row, self.answer)
 
 
-def run(program: CRAG, rows: Sequence[Row], as_of: date, done: Callable[[Outcome], None] = lambda outcome: None) -> list[Outcome]:
+def run(program: dspy.Module, rows: Sequence[Row], as_of: date, done: Callable[[Outcome], None] = lambda outcome: None) -> list[Outcome]:
     """Ask every question, one after the other, so that a run can be repeated word for word.
 
     Raises:
@@ -57,46 +71,65 @@ def run(program: CRAG, rows: Sequence[Row], as_of: date, done: Callable[[Outcome
     return outcomes
 
 
-def summarise(outcomes: Sequence[Outcome]) -> dict[str, float]:
+def summarise(outcomes: Sequence[Outcome], scorer: Scorer | None = None) -> dict[str, float]:
     """Return the metrics of a run by name: shares in 0-1, means per question, and counts.
 
-    Fallback compares "the web was searched" with "the need is web or both", over questions that have an answer. Abstention
-    compares "abstained" with "nobody knows". What needs gold labels that the rows lack is left out.
+    What needs gold labels that the rows lack is left out, and so is what needs the scorer (which tells to which part of a compound
+    question a gold sentence belongs) where none is given.
     """
-    done = [o for o in outcomes if o.answer is not None]
-    answers = [(o.row, o.answer) for o in outcomes if o.answer is not None]
-    found: dict[str, float] = {
+    done = [(o.row, o.answer, o.trace) for o in outcomes if o.answer is not None and o.trace is not None]
+    found: dict[str, float | None] = {
         "questions": len(outcomes),
         "errors": len(outcomes) - len(done),
         "answers_right": _mean([o.right for o in outcomes]),
     }
     for need in NEEDS:
-        of_need = [o.right for o in outcomes if o.row.need == need]
-        if of_need:
-            found[f"answers_right_{need}"] = _mean(of_need)
-    if not answers:
-        return found
+        found[f"answers_right_{need}"] = _mean([o.right for o in outcomes if o.row.need == need])
+    answers = [(row, answer) for row, answer, _ in done]
     labelled = [(row, answer) for row, answer in answers if row.need]
     if labelled:
         found["action_accuracy"] = _mean([bool(action_right(row, answer)) for row, answer in labelled])
-        known = [(row, answer) for row, answer in labelled if row.answerable]
-        fallback = precision_recall([a.usage.searches > 0 for _, a in known], [row.need != "internal" for row, _ in known])
-        found |= {"fallback_precision": fallback.precision, "fallback_recall": fallback.recall}
-    abstention = precision_recall([a.status == "abstained" for _, a in answers], [not row.answerable for row, _ in answers])
-    found |= {
-        "abstention_precision": abstention.precision,
-        "abstention_recall": abstention.recall,
-        "abstention_f1": abstention.f1,
-    }
-    with_gold = [(row, answer) for row, answer in answers if row.gold_docs or row.gold_urls]
+        by_label, by_effect = fallback(answers), fallback_by_effect(done)
+        found |= {"fallback_precision": by_label.precision, "fallback_recall": by_label.recall, "fallback_effect": by_effect.precision}
+    if answers:
+        declined = abstention(answers)
+        found |= {"abstention_precision": declined.precision, "abstention_recall": declined.recall, "abstention_f1": declined.f1}
+    with_gold = [(row, answer, trace) for row, answer, trace in done if row.gold_docs or row.gold_urls]
     if with_gold:
-        found["cites_gold"] = _mean([cites_gold(row, answer) for row, answer in with_gold])
-        cited = [verdict for row, answer in answers for verdict in citation_precision(row, answer)]
-        found["citation_precision"] = _mean(cited) if cited else 1.0
+        found |= _citations(with_gold) | _stages(with_gold)
+        if scorer is not None:
+            pairs = [grader_confusion(relevance_pairs(trace), gold_pairs(row, trace, scorer)) for row, _, trace in done]
+            found["grader_balanced_accuracy"] = sum(pairs, Confusion()).balanced_accuracy
+    answered = [o for o in outcomes if o.answer is not None and o.answer.status == "answered"]
+    sure = [o.answer.confidence for o in answered if o.answer]
+    found["confidence_ece"] = expected_calibration_error(sure, [o.right for o in answered])
     for name in ("lm_calls", "searches", "pages", "prompt_tokens", "completion_tokens", "seconds"):
         found[name] = _mean([float(getattr(answer.usage, name)) for _, answer in answers])
-    return found
+    measured = {name: value for name, value in found.items() if value is not None}
+    return measured | {"objective": objective(measured)}
 
 
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values) if values else 0.0
+def _citations(done: Sequence[Done]) -> dict[str, float | None]:
+    judged = [alce(answer, by_facts(row)) for row, answer, _ in done]
+    return {
+        "cites_gold": _mean([cites_gold(row, answer) for row, answer, _ in done]),
+        "citation_precision": _mean([verdict for j in judged for verdict in j.precision]),
+        "citation_recall": _mean([verdict for j in judged for verdict in j.recall]),
+        "groundedness": _mean([verdict for row, answer, _ in done for verdict in grounded_by_facts(row, answer)]),
+    }
+
+
+def _stages(done: Sequence[Done]) -> dict[str, float | None]:
+    ranked = [(ranked_sources(row, trace.internal), row.gold_docs) for row, _, trace in done if row.gold_docs]
+    strips = sum((strip_counts(row, trace) for row, _, trace in done), StripCounts())
+    return {
+        "retrieval_recall_at_5": _mean([recall_at_k(names, gold, 5) for names, gold in ranked]),
+        "retrieval_ndcg_at_5": _mean([ndcg_at_k(names, dict.fromkeys(gold, 1.0), 5) for names, gold in ranked]),
+        "strip_precision": strips.precision,
+        "strip_recall": strips.recall_of_retrieved,
+    }
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None

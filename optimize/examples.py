@@ -14,9 +14,10 @@ from crag_dspy.grade import kept, parse_level
 from crag_dspy.index import in_context
 from crag_dspy.lm import as_data
 from crag_dspy.policy import Policy
-from crag_dspy.program import CRAG, KEPT_PER_NEED
+from crag_dspy.program import CRAG
 from crag_dspy.refine import listing, number, parse_numbers, rank
 from crag_dspy.rewrite import clean_query
+from crag_dspy.run import KEPT_PER_NEED
 from crag_dspy.types import Grade, Strip
 from optimize.calibrate import Observation, contains, replay
 from optimize.metrics import holds
@@ -66,7 +67,7 @@ def finds_gold(program: CRAG) -> Metric:
         if not query or program.parts.search is None:
             return False
         try:
-            return bool({result.url for result in program.parts.search(query, program.parts.max_pages)} & set(example.gold_urls))
+            return bool({result.url for result in program.parts.search(query, program.parts.pages_per_search)} & set(example.gold_urls))
         except SourceFailure:
             return False
 

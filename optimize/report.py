@@ -13,8 +13,12 @@ from rich.table import Table
 from optimize import evaluate
 from optimize.dataset import Row
 
-SHOWN = ("answers_right", *(f"answers_right_{need}" for need in evaluate.NEEDS), "action_accuracy", "fallback_precision", "fallback_recall",
-         "abstention_f1", "cites_gold", "citation_precision", "lm_calls", "seconds")  # fmt: skip
+COSTS = ("lm_calls", "seconds")
+SHOWN = (
+    "answers_right", *(f"answers_right_{need}" for need in evaluate.NEEDS), "action_accuracy", "fallback_precision", "fallback_recall",
+    "abstention_f1", "retrieval_recall_at_5", "grader_balanced_accuracy", "strip_precision", "strip_recall", "cites_gold",
+    "citation_precision", "citation_recall", "groundedness", "confidence_ece", "objective", *COSTS,
+)  # fmt: skip
 
 console = Console(highlight=False, soft_wrap=True)
 
@@ -38,7 +42,7 @@ def before_after(before: dict[str, float], after: dict[str, float], lm: str) -> 
         table.add_column(heading, justify="left" if not heading else "right")
     for name in SHOWN:
         if name in before and name in after:
-            form = "{:.1f}" if name in ("lm_calls", "seconds") else "{:.0%}"
+            form = "{:.1f}" if name in COSTS else "{:.0%}"
             table.add_row(name.replace("_", " "), form.format(before[name]), form.format(after[name]))
     return table
 

@@ -203,7 +203,7 @@ sources = st.lists(
 def test_every_marker_resolves_to_exactly_one_listed_source(reply: str, texts: list[str], least: float) -> None:
     items = evidence(*texts)
     rendered, claims, invalid = checked(reply, items, Policy(support=least))
-    listed = citations(claims, items)
+    listed = citations(items, [n for claim in claims for n in claim.citations])
     marked = {int(n) for n in re.findall(r"[\[【［]\s*(\d+)\s*[\]】］]", rendered)}
     assert marked == {c.n for c in listed} and len(listed) == len(marked)
     assert sum(rendered.count(bracket) for bracket in "[]") == 2 * sum(len(claim.citations) for claim in claims)

@@ -18,7 +18,8 @@ from crag_dspy.errors import StateError
 from crag_dspy.generate import AnswerFromEvidence
 from crag_dspy.index import Index
 from crag_dspy.policy import Policy, logit, sigmoid
-from crag_dspy.program import CRAG, Parts
+from crag_dspy.parts import Parts
+from crag_dspy.program import CRAG
 from crag_dspy.state import chat_template, fingerprint, load_state, save_state
 
 SECRETS = {"api_key": "sk-marked-key-000111", "extra_headers": {"Authorization": "Bearer marked-header-222333"}}
