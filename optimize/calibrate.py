@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -156,12 +157,17 @@ def sure_from(relevance: NDArray[np.float64], gold: NDArray[np.bool_], bound: fl
 
 
 def fit(observations: Sequence[Observation], policy: Policy, as_of: date) -> Policy:
-    """Fit what depends on the LM's grades and the questions' needs: its scale, thresholds and ages, the gate before the generator."""
+    """Fit what depends on the LM's grades and the questions' needs: its scale, thresholds and ages, the gate and the bound to quote."""
     policy = fit_levels(observations, policy)
     labelled = [o for o in observations if o.row.need]
     if labelled:
         policy = fit_thresholds(labelled, policy, as_of)
     return fit_quote(observations, fit_gate(observations, policy, as_of))
+
+
+def in_doubt(observations: Sequence[Observation], policy: Policy, as_of: date) -> list[Observation]:
+    """Return the questions for which something uncertain was found, nothing that would be quoted: there the generator's word counts."""
+    return [o for o in observations if policy.lower <= reached(o, policy, as_of) < policy.quote]
 
 
 def fit_levels(observations: Sequence[Observation], policy: Policy) -> Policy:
@@ -234,20 +240,33 @@ def fit_thresholds(observations: Sequence[Observation], policy: Policy, as_of: d
     return policy
 
 
-def fit_gate(observations: Sequence[Observation], policy: Policy, as_of: date) -> Policy:
-    """Choose the relevance from which an answer is tried: where what is answerable and what is not part best."""
-    reached, known = [], []
-    for o in observations:
-        grades = [*replay(o, o.internal, policy, as_of), *replay(o, o.external, policy, as_of)]
-        reached.append(max((g.relevance for g in grades), default=0.0))
-        known.append(o.row.answerable)
-    if len(set(known)) < 2:
+def reached(o: Observation, policy: Policy, as_of: date) -> float:
+    """Return the best relevance that anything found for a question has, 0-1: what the gate before the generator looks at."""
+    grades = [*replay(o, o.internal, policy, as_of), *replay(o, o.external, policy, as_of)]
+    return max((g.relevance for g in grades), default=0.0)
+
+
+def fit_gate(
+    observations: Sequence[Observation], policy: Policy, as_of: date, generated: Mapping[str, bool] = MappingProxyType({})
+) -> Policy:
+    """Choose the relevance from which an answer is tried: where most questions come out right, those that nobody can answer included.
+
+    Args:
+        observations: The training questions.
+        policy: What was fitted so far.
+        as_of: The day of the questions.
+        generated: By row id, whether the compiled generator came out right on it. Of the others it is assumed that it answers what
+            has an answer, and wrongly tries what has none.
+    """
+    found = [(reached(o, policy, as_of), o.row.answerable, generated.get(o.row.id, o.row.answerable)) for o in observations]
+    known = sum(answerable for _, answerable, _ in found)
+    if known in (0, len(found)):
         return policy
 
     def balanced(p: Policy) -> float:
-        said = [value >= p.answerable for value in reached]
-        hit = sum(s and k for s, k in zip(said, known, strict=True)) / sum(known)
-        held = sum(not s and not k for s, k in zip(said, known, strict=True)) / (len(known) - sum(known))
+        right = [(answerable, tried if value >= p.answerable else not answerable) for value, answerable, tried in found]
+        hit = sum(ok for answerable, ok in right if answerable) / known
+        held = sum(ok for answerable, ok in right if not answerable) / (len(found) - known)
         return (hit + held) / 2
 
     # What covers a question is enough to answer it, so the gate is no higher than any upper threshold; of equally good gates

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import date
+from itertools import zip_longest
 from typing import NamedTuple
 
 import dspy
 
+from crag_dspy.lm import Meter
+from crag_dspy.policy import Policy
 from crag_dspy.program import CRAG
 from optimize import examples
-from optimize.calibrate import ask_levels, fit, fit_scale, observe
+from optimize.calibrate import Observation, ask_levels, fit, fit_gate, fit_scale, in_doubt, observe
 from optimize.dataset import Row
 
 
@@ -21,10 +24,12 @@ class Effort(NamedTuple):
     """Passages that the LM grades for the calibration, at most; 0 leaves grading to the cross-encoder."""
     tries: int
     """Examples that bootstrapping tries per predictor, at most."""
+    doubts: int
+    """Questions in doubt that the generator is asked for the gate before it, at most."""
 
 
-FULL = Effort(levels=40, tries=24)
-QUICK = Effort(levels=0, tries=6)
+FULL = Effort(levels=40, tries=24, doubts=24)
+QUICK = Effort(levels=0, tries=6, doubts=4)
 GRADE_DEMOS, REWRITE_DEMOS, REFINE_DEMOS, GENERATE_DEMOS = 4, 3, 2, 4
 
 
@@ -67,7 +72,10 @@ def compile_program(
     progress("grading training passages")
     seen = ask_levels(program, seen, policy, effort.levels, lambda text: progress(f"grading: {text}"))
     progress("fitting the policy")
-    program.policy.value = fit(seen, policy, as_of)
+    policy = fit(seen, policy, as_of)
+    progress("asking the generator where it is in doubt")
+    policy = fit_gate(seen, policy, as_of, _generated(program, in_doubt(seen, policy, as_of), policy, as_of, effort.doubts))
+    program.policy.value = policy
     for predictor in program.predictors():
         predictor.demos = [_clean(demo, predictor.signature) for demo in predictor.demos]
     demos = {name: len(predictor.demos) for name, predictor in program.named_predictors()}
@@ -76,6 +84,16 @@ def compile_program(
         demos,
         [f"{name}: 0 demonstrations, no training question led to one" for name, n in demos.items() if not n],
     )
+
+
+def _generated(program: CRAG, doubtful: Sequence[Observation], policy: Policy, as_of: date, most: int) -> dict[str, bool]:
+    """Return, by row id, whether the compiled generator answers rightly, or rightly declines, where asked."""
+    asked = examples.for_generate(doubtful, policy, as_of)
+    pools = [[e for e in asked if (e.need == "none") == unknown] for unknown in (True, False)]
+    turns = [e for pair in zip_longest(*pools) for e in pair if e is not None][:most]
+    meter = Meter()
+    replies = [meter.ask(program.generate, question=e.question, evidence=e.evidence).field("answer") for e in turns]
+    return {e.id: examples.answers_right(e, dspy.Prediction(answer=reply)) for e, reply in zip(turns, replies, strict=True)}
 
 
 def _bootstrap(predictor: dspy.Predict, trainset: list[dspy.Example], metric: examples.Metric, most: int) -> dspy.Predict:

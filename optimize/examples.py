@@ -16,7 +16,7 @@ from crag_dspy.lm import as_data
 from crag_dspy.policy import Policy
 from crag_dspy.program import CRAG
 from crag_dspy.refine import listing, number, parse_numbers, rank
-from crag_dspy.rewrite import clean_query
+from crag_dspy.rewrite import clean_query, with_names
 from crag_dspy.run import KEPT_PER_NEED
 from crag_dspy.types import Grade, Strip
 from optimize.calibrate import Observation, contains, replay
@@ -63,8 +63,8 @@ def finds_gold(program: CRAG) -> Metric:
     """Return the metric of a query: the search finds a gold page with it."""
 
     def metric(example: dspy.Example, prediction: Any, trace: object = None) -> bool:
-        query = clean_query(str(prediction.query))
-        if not query or program.parts.search is None:
+        query = with_names(clean_query(str(prediction.query)), example.question)
+        if not clean_query(str(prediction.query)) or program.parts.search is None:
             return False
         try:
             return bool({result.url for result in program.parts.search(query, program.parts.pages_per_search)} & set(example.gold_urls))
@@ -128,6 +128,7 @@ def for_generate(observations: Sequence[Observation], policy: Policy, as_of: dat
             answer=answer,
             facts=[list(fact) for fact in o.row.facts],
             markers=markers,
+            id=o.row.id,
             need=o.row.need or ("none" if not o.row.answerable else "internal"),
         )
         examples.append(example.with_inputs("question", "evidence"))

@@ -28,9 +28,11 @@ from optimize.calibrate import (
     fit,
     fit_gate,
     fit_levels,
+    fit_quote,
     fit_scale,
     fit_thresholds,
     gold_needs,
+    in_doubt,
     replay,
 )
 from optimize.dataset import Need, Row
@@ -215,6 +217,33 @@ def test_the_gate_parts_what_can_be_answered() -> None:
     policy = fit_gate([*known, *unknown], start, TODAY)
     assert 0.15 < policy.answerable <= 0.6
     assert fit_gate(known, start, TODAY) is start and fit_gate([], start, TODAY) is start
+
+
+def test_the_gate_follows_the_generator_where_that_was_asked() -> None:
+    """Known and unknown overlap between 0.2 and 0.4; a generator that declines there lets the gate lie below them all."""
+    known = [*many("k", 4, 0.3, "internal"), *many("m", 6, 0.7, "internal")]
+    unknown = [*many("u", 4, 0.32, "none"), *many("v", 6, 0.06, "none")]
+    start = PLAIN.model_copy(update={"answerable": 0.45})
+    declines = {o.row.id: True for o in unknown}
+    assert fit_gate([*known, *unknown], start, TODAY, declines).answerable <= 0.3
+    tries_all = {o.row.id: False for o in [*known[:4], *unknown]}
+    assert fit_gate([*known, *unknown], start, TODAY, tries_all).answerable > 0.32
+
+
+def test_in_doubt_is_what_was_hinted_at_and_would_not_be_quoted() -> None:
+    seen = [*many("a", 1, 0.02, "none"), *many("b", 1, 0.3, "none"), *many("c", 1, 0.95, "internal")]
+    assert [o.row.id for o in in_doubt(seen, PLAIN.model_copy(update={"quote": 0.9}), TODAY)] == [seen[1].row.id]
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "bound"),
+    [(40, 0, 0.7), (40, 6, 0.9), (10, 0, 0.9), (0, 20, 0.9)],
+    ids=["all above are gold", "errors below", "too few to prove it", "nothing is gold"],
+)
+def test_what_is_quoted_is_almost_always_gold(right: int, wrong: int, bound: float) -> None:
+    seen = [observation(f"r{i}", [scored(f"r{i}", 0.7)], gold=[f"r{i}"]) for i in range(right)]
+    seen += [observation(f"w{i}", [scored(f"w{i}", 0.75)], need="none") for i in range(wrong)]
+    assert fit_quote(seen, PLAIN.model_copy(update={"answerable": 0.3})).quote == pytest.approx(bound)
 
 
 def test_questions_without_a_need_move_no_threshold() -> None:
