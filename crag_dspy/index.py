@@ -165,6 +165,17 @@ class Index:
                     rows.delete(ids=part)
         return Change(len(fresh), len(new) - len(fresh), len(gone))
 
+    def remember(self, document: Document, passages: Sequence[Passage]) -> None:
+        """Store a page that was read for a question.
+
+        Raises:
+            SourceFailure: the index cannot be written (`index_unavailable`): the page is not there next time, the answer is none the worse.
+        """
+        try:
+            self.upsert(document, passages)
+        except (ChromaError, httpx.HTTPError, OSError, IndexUnusable) as exc:
+            raise SourceFailure("index_unavailable", f"A page could not be written to the index ({type(exc).__name__}).") from exc
+
     def delete(self, document_id: str) -> int:
         """Remove a document's passages; return how many they were."""
         return self.upsert(Document(id=document_id, title="", text=""), []).removed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +29,7 @@ class Searchable(Protocol):
     """An index of passages."""
 
     def search(self, question: str, k: int, where: Where | None = None) -> list[Hit]: ...  # noqa: D102
-    def upsert(self, document: Document, passages: Sequence[Passage]) -> Any: ...  # noqa: D102
+    def remember(self, document: Document, passages: Sequence[Passage]) -> None: ...  # noqa: D102
 
 
 class Scored(NamedTuple):

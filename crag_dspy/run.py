@@ -211,7 +211,7 @@ class Run:
         for url in sorted(useful):
             page = [passage for passage in self.pages if passage.document_id == url]
             try:
-                self.parts.index.upsert(Document(id=url, title=page[0].title, text="", source_type="web", url=url), page)
+                self.parts.index.remember(Document(id=url, title=page[0].title, text="", source_type="web", url=url), page)
             except SourceFailure as exc:
                 self.warn(exc)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import date, timedelta
 
 import dspy
@@ -106,7 +107,7 @@ def test_the_rewrite_reaches_the_search_alone(ask: Ask, fake_lm: FakeLM) -> None
     fake_lm.rules["query"] = lambda inputs: "zebra keywords"
     web = Web(a_example="The Tidewarden buoy weighs 12 kilograms and is yellow.", b_example="The Tidewarden buoy was launched in spring.")
     answer, lm, web = ask("What does the Tidewarden buoy weigh?", [], web)
-    assert web.queries == ["zebra keywords"]
+    assert web.queries == ["zebra keywords Tidewarden"]  # a name is never lost
     prompts = [call for call in lm.calls if call.field != "query"]
     assert prompts and not any("zebra" in call.prompt for call in prompts)
     assert all("What does the Tidewarden buoy weigh?" in call.prompt for call in prompts)
@@ -312,3 +313,39 @@ def test_a_part_that_nothing_answers_is_named(ask: Ask) -> None:
     assert answer.status == "answered" and answer.text == "The Corvane warranty lasts 26 months [1]."
     assert [(w.code, "buoy" in w.message, "warranty" in w.message) for w in answer.warnings] == [("need_unanswered", True, False)]
     assert len(lm.asked("answer")) == 1
+
+
+def remembering(index: Index, web: Web) -> CRAG:
+    return CRAG(replace(program(index, web).parts, remember=True), POLICY)
+
+
+BUOY = "What does the Tidewarden buoy weigh in kilograms?"
+
+
+def test_a_page_that_was_useful_is_found_in_the_index_next_time(word_index: Index, fake_lm: FakeLM) -> None:
+    web = Web(a_example="The Tidewarden buoy weighs 12 kilograms and is yellow.", b_example="Bread needs flour, water and salt to rise.")
+    crag = Crag(remembering(word_index, web), fake_lm.lm())
+    first, second = crag(BUOY), crag(BUOY)
+    assert (first.action, first.usage.searches) == ("incorrect", 1) and (second.action, second.usage.searches) == ("correct", 0)
+    assert second.text == first.text and [c.url for c in second.citations] == ["http://a.example/page"]
+    assert second.citations[0].source_type == "web" and second.citations[0].retrieved_at == first.citations[0].retrieved_at
+    assert word_index.document_ids() == ["http://a.example/page"]  # what was of no use is not kept
+
+
+def test_a_remembered_page_that_grew_old_is_read_again_and_replaced(word_index: Index, fake_lm: FakeLM) -> None:
+    web = Web(a_example="The Tidewarden buoy weighs 12 kilograms and is yellow.")
+    crag = Crag(remembering(word_index, web), fake_lm.lm())
+    crag(BUOY)
+    web.pages["http://a.example/page"] = "The Tidewarden buoy weighs 15 kilograms and is yellow."
+    later = crag(BUOY, as_of=date.today() + timedelta(days=500))
+    assert later.assessment == "stale" and "15 kilograms" in later.text and "12" not in later.text and later.conflicts == ()
+    assert "15 kilograms" in word_index.search(BUOY, 1)[0].passage.text and word_index.count() == 1
+
+
+def test_an_index_that_cannot_be_written_costs_a_warning(word_index: Index, fake_lm: FakeLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*args: object, **kwargs: object) -> None:
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(word_index, "upsert", full)
+    answer = Crag(remembering(word_index, Web(a_example="The Tidewarden buoy weighs 12 kilograms.")), fake_lm.lm())(BUOY)
+    assert answer.status == "answered" and [w.code for w in answer.warnings] == ["index_unavailable"]
