@@ -11,6 +11,7 @@ import sentencex
 
 from crag_dspy.conflict import NO_BRACKETS
 from crag_dspy.generate import declines
+from crag_dspy.hostile import gives_orders
 from crag_dspy.lm import Meter, as_data
 from crag_dspy.policy import Policy
 from crag_dspy.refine import weighed
@@ -23,7 +24,7 @@ _BRACKETED = re.compile(r"\s*[\[【［]([^\]】］]{0,40})[\]】］]")
 _NUMBER = re.compile(r"\d+(?:[.,:]\d+)*")
 _WORD = re.compile(r"[^\W_][\w'-]*")
 _DATE_ISO = re.compile(r"\b(\d{4})-(\d{2})-(\d{2})\b")
-_LINK = re.compile(r"!?\[([^\]]*)\]\([^)]*\)|<?https?://(?:[^\s\[\]()<>【】]*[^\s\[\]()<>【】.,;:!?])?>?", re.I)
+_LINK = re.compile(r"!?\[([^\]]*)\]\([^)]*\)|<?(?:https?://|www\.)(?:[^\s\[\]()<>【】]*[^\s\[\]()<>【】.,;:!?])?>?", re.I)
 _BULLET = re.compile(r"^\s*(?:[-*+•]\s+|\d{1,2}[.)]\s+)+")
 _STOP = frozenset(
     """
@@ -81,7 +82,7 @@ def check(
     for sentence in statements(reply):
         text, numbers, unknown = read_markers(sentence, len(evidence))
         invalid += unknown
-        if declines(text):
+        if declines(text) or gives_orders(text):
             dropped.append(text) if text else None
             continue
         supports = {item.n: support(text, question, item, scorer) for item in evidence}

@@ -26,6 +26,8 @@ _MONTH = r"(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*\.?"
 _DATE = re.compile(
     rf"\b\d{{1,2}}\.? {_MONTH}(?: \d{{4}})?\b|\b{_MONTH} \d{{1,2}}(?:, \d{{4}})?\b|\b{_MONTH} \d{{4}}\b|\b\d{{4}}-\d\d-\d\d\b", re.I
 )
+_MONTHS = {name: f"{n:02}" for n, name in enumerate("jan feb mar apr may jun jul aug sep oct nov dec".split(), 1)}
+_DAY = re.compile(rf"\b(?:(\d{{1,2}})\.? ({_MONTH})|({_MONTH}) (\d{{1,2}})),? (\d{{4}})\b|\b(\d{{4}}-\d\d-\d\d)\b", re.I)
 # "Kestrel 3", "iPhone 15", "version 2.1", "2025 plan": a number that names a thing.
 _LABEL = r"version|model|type|release|level|tier|size|series|generation|phase|zone|class|edition|section"
 _NUMBERED = re.compile(rf"\b((?=\w*[A-Z])[^\W\d_][\w-]*|(?:{_LABEL}))\.? (\d[\w.]*\b)(?!\s?[%°:])")
@@ -92,14 +94,14 @@ def disagreement(one: str, other: str) -> tuple[str, str] | None:
         for theirs in _sentences(other):
             ours, others = values(mine), values(theirs)
             shared = ours.keys() & others.keys()
-            judged = {unit for unit in shared if not re.fullmatch(_MONTH, unit)} or shared
+            judged = {unit for unit in shared if unit != "date" and not re.fullmatch(_MONTH, unit)} or shared
             if any(ours[unit] - others[unit] and others[unit] - ours[unit] for unit in judged) and _same_thing(mine, theirs):
                 return mine, theirs
     return None
 
 
 def values(text: str) -> dict[str, set[str]]:
-    """Return the values that a text names by unit: money, measures (in the first unit of their family), percentages, times of day."""
+    """Return the values that a text names by unit: money, measures (in the first unit of their family), percent, days, times of day."""
     found: dict[str, set[str]] = {}
 
     def note(unit: str, amount: Decimal) -> None:
@@ -111,7 +113,10 @@ def values(text: str) -> dict[str, set[str]]:
     for match in _MONEY.finditer(text):
         before, one, scale, other, scale2, after = match.groups()
         note(before or after, _number(one or other, money=True) * _TIMES.get((scale or scale2 or "").lower(), 1))
-    for match in _MEASURE.finditer(_plain_text(text)):
+    for match in _DAY.finditer(text):
+        day, month, month2, day2, year, iso = match.groups()
+        found.setdefault("date", set()).add(iso or f"{year}-{_MONTHS[(month or month2)[:3].lower()]}-{int(day or day2):02}")
+    for match in _MEASURE.finditer(_plain_text(_DAY.sub(" ", text))):
         sign, amount, scale, unit = match.groups()
         if unit.lower() not in _NO_UNIT:
             note(unit, _number(amount) * _TIMES.get((scale or "").lower(), 1) * (-1 if sign else 1))

@@ -73,7 +73,7 @@ def _read(result: Result, fetch: Callable[[str], Page], as_of: date, domains: Do
         return _snippet(result, now, as_of), SourceFailure(exc.code, str(exc).replace(canonical_url(page.url), shown_url(page.url)))
     except Exception as exc:  # the parsers raise anything on a malformed page; the others go on
         return _snippet(result, now, as_of), SourceFailure("page_broken", f"{shown} could not be parsed ({type(exc).__name__}).")
-    if gives_orders(document.text):
+    if gives_orders(f"{document.title}\n\n{document.text}"):
         return None, SourceFailure("page_gives_orders", f"{shown} carries orders to language models and was not used.")
     if result.text:
         document = document.model_copy(update={"title": result.title, "published_at": _past(result.published_at, as_of)})
