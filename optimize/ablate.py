@@ -11,7 +11,6 @@ from typing import Annotated
 
 import dspy
 import typer
-from rich.table import Table
 
 from crag_dspy import app
 from crag_dspy.cli import run_in_one_line
@@ -127,15 +126,15 @@ def main(
     crag = app.build(load_settings(remember=False), today=lambda: as_of.date())
     crag.program.parts = replace(crag.program.parts, where=Where(source_type="internal"))
     program = crag.program if model == "none" else registry.load_into(crag.program, model)
-    table = Table(title=f"{len(rows)} questions, LM {crag.lm.model}, program {model}")
-    for heading in ("", *(name.replace("_", " ") for name in SHOWN)):
-        table.add_column(heading, justify="left" if not heading else "right")
     with app.context(crag.lm.copy(cache=True)), dspy.context(disable_history=True), Steps() as steps:
-        for name, found in _measured(program, rows, as_of.date(), only, steps):
-            table.add_row(
-                name, *(f"{found[key]:.0%}" if found[key] <= 1 and key not in SHOWN[6:] else f"{found[key]:.1f}" for key in SHOWN)
-            )
-    console.print(table)
+        results = _measured(program, rows, as_of.date(), only, steps)
+    console.print(
+        f"{len(rows)} questions, LM {crag.lm.model}, program {model}. After the first line what was asked before is not paid again."
+    )
+    for name, found in results:
+        shares = [f"{key.replace('_', ' ')} {found[key]:.0%}" for key in SHOWN if key in found and key not in COSTS]
+        costs = [f"{key.replace('_', ' ')} {found[key]:.1f}" for key in COSTS]
+        console.print(f"{name}: {', '.join(shares + costs)}")
 
 
 def _measured(program: CRAG, rows: list[Row], day: date, only: str, steps: Steps) -> list[tuple[str, dict[str, float]]]:

@@ -81,7 +81,7 @@ def summarise(outcomes: Sequence[Outcome], scorer: Scorer | None = None) -> dict
     found: dict[str, float | None] = {
         "questions": len(outcomes),
         "errors": len(outcomes) - len(done),
-        "answers_right": _mean([o.right for o in outcomes]),
+        "answers_right": _mean([o.right for o in outcomes]) or 0.0,
     }
     for need in NEEDS:
         found[f"answers_right_{need}"] = _mean([o.right for o in outcomes if o.row.need == need])
@@ -106,7 +106,7 @@ def summarise(outcomes: Sequence[Outcome], scorer: Scorer | None = None) -> dict
     for name in ("lm_calls", "searches", "pages", "prompt_tokens", "completion_tokens", "seconds"):
         found[name] = _mean([float(getattr(answer.usage, name)) for _, answer in answers])
     measured = {name: value for name, value in found.items() if value is not None}
-    return measured | {"objective": objective(measured)}
+    return measured | {"objective": objective(measured)} if outcomes else measured
 
 
 def _citations(done: Sequence[Done]) -> dict[str, float | None]:
