@@ -50,7 +50,7 @@ def test_ingest_then_ask(documents: Path, tmp_path: Path, fake_lm: FakeLM) -> No
     assert (
         answer["claims"][0]["citations"] == [1] and answer["citations"][0]["quote"] == "The Corvane warranty lasts 26 months from delivery."
     )
-    assert set(answer["usage"]) == {"lm_calls", "prompt_tokens", "completion_tokens", "searches", "pages", "seconds"}
+    assert set(answer["usage"]) == {"lm_calls", "prompt_tokens", "completion_tokens", "searches", "pages", "seconds", "usd"}
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from crag_dspy.errors import StateError
 from crag_dspy.generate import AnswerFromEvidence
 from crag_dspy.index import Index
-from crag_dspy.policy import Policy, logit, sigmoid
 from crag_dspy.parts import Parts
+from crag_dspy.policy import Policy, logit, sigmoid
 from crag_dspy.program import CRAG
 from crag_dspy.state import chat_template, fingerprint, load_state, save_state
 
