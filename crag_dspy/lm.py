@@ -19,6 +19,7 @@ from dspy.utils.usage_tracker import track_usage
 from crag_dspy.budget import Budget
 from crag_dspy.hostile import ESCAPE, INVISIBLE
 
+FORMAT_TOKENS = 200  # what DSPy writes around the fields of a prompt
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -116,7 +117,7 @@ def most_tokens(predictor: dspy.Module, inputs: Mapping[str, str]) -> int:
     for inner in predictor.predictors():
         shown += [inner.signature.instructions, *(str(value) for demo in inner.demos for value in demo.values())]
     limit = getattr(dspy.settings.lm, "kwargs", {}).get("max_tokens") or 0
-    return sum(map(len, shown)) // 3 + int(limit)
+    return FORMAT_TOKENS + sum(map(len, shown)) // 3 + int(limit)
 
 
 def spent(totals: Mapping[str, Mapping[str, Any]]) -> tuple[int, int, float | None]:

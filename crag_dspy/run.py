@@ -248,7 +248,9 @@ class Run:
                 return quote
             return text
 
-        return dict(zip(answerable, wave(answer, answerable, self.parts.workers), strict=True))
+        replies = wave(answer, answerable, self.parts.workers)
+        self.budget.kept_back = 0  # what is left may be used for the check
+        return dict(zip(answerable, replies, strict=True))
 
     @stage(
         "check", lambda run, found: (f"{len(found[0])} claims kept", {"claims": [c.model_dump() for c in found[0]], "dropped": run.dropped})
