@@ -8,11 +8,14 @@ from pathlib import Path
 import dspy
 
 from crag_dspy.app import Crag, build
+from crag_dspy.budget import Limits
+from crag_dspy.domains import Domains
 from crag_dspy.errors import CragError, StateError
+from crag_dspy.index import Where
 from crag_dspy.settings import Settings, load_settings
 from crag_dspy.types import Answer
 
-__all__ = ["Answer", "Crag", "CragError", "Settings", "build", "load", "load_settings"]
+__all__ = ["Answer", "Crag", "CragError", "Domains", "Limits", "Settings", "Where", "build", "load", "load_settings"]
 
 
 def load(uri: str = "models:/crag@champion", *, settings: Settings | None = None, lm: dspy.BaseLM | None = None) -> Crag:
@@ -40,4 +43,5 @@ def load(uri: str = "models:/crag@champion", *, settings: Settings | None = None
         ) from exc
     crag = build(settings or load_settings(), lm=lm)
     load_state(crag.program, Path(folder) / "program.json")
+    crag.version = uri
     return crag

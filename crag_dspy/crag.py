@@ -43,7 +43,7 @@ class Crag:
         self.lm = lm
         self.tracing = tracing
         self.version = version
-        """The registered version that the program was loaded from, for traces."""
+        """Where the program comes from, for traces: the URI it was loaded from, or the run that logged what is served."""
 
     def __call__(self, question: str, **options: Unpack[Options]) -> Answer:
         """Answer a question; see `Options` for what may be said beside it.

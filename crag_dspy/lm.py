@@ -6,10 +6,9 @@ import contextlib
 import contextvars
 import json
 import re
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, TypeVar
 
 import dspy
@@ -18,6 +17,7 @@ from dspy.utils.usage_tracker import track_usage
 
 from crag_dspy.budget import Budget
 from crag_dspy.hostile import ESCAPE, INVISIBLE
+from crag_dspy.weather import Late, bounded
 
 FORMAT_TOKENS = 200  # what DSPy writes around the fields of a prompt
 T = TypeVar("T")
@@ -92,18 +92,19 @@ class Meter:
 
         `last` calls may use what the budget keeps back for them. LM errors pass through as DSPy raised them.
         """
-        tokens = most_tokens(predictor, inputs)
-        seconds = self.budget.begin_call(tokens, last=last)
+        prompt, completion = most_tokens(predictor, inputs)
+        tokens, most_usd = prompt + completion, price(getattr(dspy.settings.lm, "model", ""), prompt, completion)
+        seconds = self.budget.begin_call(tokens, last=last, usd=most_usd or 0.0)
         if seconds is None:
             return Reply(None, "", skipped=True)
         began = time.monotonic()
         with track_usage() as used:
             try:
-                return Reply(within(seconds, lambda: predictor(**inputs)), "")
+                return Reply(bounded(lambda: predictor(**inputs), began + seconds), "")
             except AdapterParseError as exc:
                 self.parse_failures += 1
                 return Reply(None, exc.lm_response or "")
-            except TimeoutError:
+            except Late:
                 self.budget.out_of_time()
                 return Reply(None, "", skipped=True)
             finally:
@@ -111,47 +112,30 @@ class Meter:
                 self.budget.end_call(tokens, prompt=prompt, completion=completion, seconds=time.monotonic() - began, usd=usd)
 
 
-def most_tokens(predictor: dspy.Module, inputs: Mapping[str, str]) -> int:
-    """Return how many tokens a call may take at most, by its characters (three for a token, as few as there are) and the reply's limit."""
+def most_tokens(predictor: dspy.Module, inputs: Mapping[str, str]) -> tuple[int, int]:
+    """Return how many tokens a prompt may take at most, by its characters (three for a token, as few as there are), and the reply."""
     shown = [*inputs.values()]
     for inner in predictor.predictors():
         shown += [inner.signature.instructions, *(str(value) for demo in inner.demos for value in demo.values())]
     limit = getattr(dspy.settings.lm, "kwargs", {}).get("max_tokens") or 0
-    return FORMAT_TOKENS + sum(map(len, shown)) // 3 + int(limit)
+    return FORMAT_TOKENS + sum(map(len, shown)) // 3, int(limit)
 
 
 def spent(totals: Mapping[str, Mapping[str, Any]]) -> tuple[int, int, float | None]:
-    """Return prompt tokens, completion tokens and the price in USD (None where an LM's prices are not known)."""
+    """Return prompt tokens, completion tokens and the price in USD (None where no LM's prices are known)."""
+    used = {model: (int(use.get("prompt_tokens") or 0), int(use.get("completion_tokens") or 0)) for model, use in totals.items()}
+    prices = [usd for model, counts in used.items() if (usd := price(model, *counts)) is not None]
+    return sum(p for p, _ in used.values()), sum(c for _, c in used.values()), sum(prices) if prices else None
+
+
+def price(model: str, prompt: int, completion: int) -> float | None:
+    """Return the price in USD of tokens of a model, from litellm's list; None where it has none."""
     import litellm
 
-    prompt = sum(int(use.get("prompt_tokens") or 0) for use in totals.values())
-    completion = sum(int(use.get("completion_tokens") or 0) for use in totals.values())
-    usd: float | None = None
-    for model, use in totals.items():
-        prices = litellm.model_cost.get(model) or litellm.model_cost.get(model.split("/", 1)[-1]) or {}
-        if "input_cost_per_token" in prices:
-            usd = (usd or 0.0) + int(use.get("prompt_tokens") or 0) * float(prices["input_cost_per_token"])
-            usd += int(use.get("completion_tokens") or 0) * float(prices.get("output_cost_per_token") or 0.0)
-    return prompt, completion, usd
-
-
-def within(seconds: float, function: Callable[[], R]) -> R:
-    """Return what a function returns, or raise TimeoutError after `seconds`; what hangs is left behind and keeps nobody from going on.
-
-    It runs in a copy of the caller's context, as in `wave`.
-    """
-    result: Future[R] = Future()
-    context = contextvars.copy_context()
-
-    def run() -> None:
-        try:
-            result.set_result(context.run(function))
-        except BaseException as exc:  # handed to the caller, whatever it is
-            result.set_exception(exc)
-
-    # A daemon: a pool's thread that hangs would keep the process from ending.
-    threading.Thread(target=run, name="crag-lm", daemon=True).start()
-    return result.result(timeout=min(seconds, threading.TIMEOUT_MAX))
+    prices = litellm.model_cost.get(model) or litellm.model_cost.get(model.split("/", 1)[-1]) or {}
+    if "input_cost_per_token" not in prices:
+        return None
+    return prompt * float(prices["input_cost_per_token"]) + completion * float(prices.get("output_cost_per_token") or 0.0)
 
 
 def wave(function: Callable[[T], R], items: Sequence[T], workers: int) -> list[R]:

@@ -181,7 +181,7 @@ class DuckDuckGoSearch:
             raise WebFailure("web_rate_limited", "DuckDuckGo's rate limit is reached.", status=429) from exc
         except TimeoutException as exc:
             raise WebFailure("web_timeout", f"DuckDuckGo did not answer within {timeout:.3g} s.", passing=True) from exc
-        except Exception as exc:
+        except Exception as exc:  # ddgs lets the errors of its HTTP client and its parser through, of any class
             if isinstance(exc, DDGSException) and "No results" in str(exc):
                 return []
             raise WebFailure("web_unavailable", f"DuckDuckGo could not be searched ({type(exc).__name__}).", passing=True) from exc

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import traceback
 from concurrent.futures import ThreadPoolExecutor
@@ -40,6 +41,7 @@ class CragModel(PythonModel):
         """Build the parts from the environment's settings and load the compiled state."""
         self.crag = app.build(load_settings())
         load_state(self.crag.program, Path(context.artifacts["program"]))
+        self.crag.version = f"run {json.loads(Path(context.artifacts['manifest']).read_text(encoding='utf-8'))['run_id']}"
         self.pool = ThreadPoolExecutor(WORKERS, thread_name_prefix="crag-batch")
 
     def predict(self, context: Any, model_input: pd.DataFrame, params: dict[str, Any] | None = None) -> list[dict[str, Any]]:

@@ -76,7 +76,7 @@ def _span(name: str, span_type: str, attributes: dict[str, Any] | None = None) -
     with mlflow.start_span(name=name, span_type=span_type, attributes=attributes) as span:
         try:
             yield span
-        except Exception as exc:
+        except Exception as exc:  # raised again below, where MLflow does not see its words
             failed = exc
             span.set_status("ERROR")
             span.set_attribute("error", type(exc).__name__)

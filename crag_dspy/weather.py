@@ -103,7 +103,7 @@ def until(function: Callable[[T], R], items: Sequence[T], workers: int, deadline
     def answer(i: int, item: T) -> None:
         try:
             done.put((i, function(item), None))
-        except BaseException as exc:
+        except BaseException as exc:  # handed to the caller, whatever it is
             done.put((i, None, exc))
 
     for _ in range(min(max(1, workers), len(items))):
@@ -121,7 +121,7 @@ def until(function: Callable[[T], R], items: Sequence[T], workers: int, deadline
 
 
 def _left(deadline: float | None) -> float | None:
-    return None if deadline is None else max(0.0, deadline - time.monotonic())
+    return None if deadline is None else min(max(0.0, deadline - time.monotonic()), threading.TIMEOUT_MAX)
 
 
 def bounded(function: Callable[[], R], deadline: float) -> R:

@@ -9,7 +9,7 @@ from conftest import TODAY
 from fake_lm import FakeLM
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_run import NEWS, QUESTION, STALE, Web, run
+from whole_program import NEWS, QUESTION, STALE, Web, run
 
 from crag_dspy.cite import render
 from crag_dspy.conflict import conflicts, disagreement, values, with_conflicts

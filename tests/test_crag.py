@@ -11,7 +11,7 @@ from typing import Any
 import dspy
 import pytest
 from fake_lm import FakeLM
-from test_run import FRESH, NEWS, QUESTION, STALE, Web, build
+from whole_program import FRESH, NEWS, QUESTION, STALE, Web, build
 
 from crag_dspy.crag import Crag, context
 from crag_dspy.errors import QuestionError

@@ -9,7 +9,7 @@ import pytest
 from fake_lm import FakeLM
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_run import FRESH, NEWS, NO_JUNK, QUESTION, STALE, Web, build, run
+from whole_program import FRESH, NEWS, NO_JUNK, QUESTION, STALE, Web, build, run
 
 from crag_dspy.followup import Gap, gaps, new_term, other_query, words
 from crag_dspy.plan import Plan

@@ -16,7 +16,7 @@ from conftest import TODAY
 from fake_lm import FakeLM
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from test_run import BUOY, FRESH, LASTS, LONGER, NEWS, POLICY, QUESTION, STALE, Web, build, codes, run
+from whole_program import BUOY, FRESH, LASTS, LONGER, NEWS, POLICY, QUESTION, STALE, Web, build, codes, run
 
 import crag_dspy
 from crag_dspy.budget import Limits

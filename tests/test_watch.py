@@ -16,7 +16,7 @@ import mlflow
 import pytest
 from conftest import TODAY, WordScorer
 from fake_lm import FakeLM
-from test_run import LONGER, NEWS, POLICY, QUESTION, STALE, Shelf, Web
+from whole_program import LONGER, NEWS, POLICY, QUESTION, STALE, Shelf, Web
 
 from crag_dspy.crag import Crag
 from crag_dspy.errors import QuestionError
