@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from io import BytesIO
-from typing import NamedTuple, get_args
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -155,7 +155,7 @@ def cost_quality(scores: Mapping[str, Mapping[str, float]]) -> Picture | None:
     return _picture(draw)
 
 
-def _legend(axes: Axes, theme: Theme, place: str = "best") -> None:
+def _legend(axes: Axes, theme: Theme, place: Literal["best", "lower right"] = "best") -> None:
     axes.legend(loc=place, frameon=False, labelcolor=theme.text, fontsize=9.5)
 
 
