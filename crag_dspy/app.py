@@ -87,6 +87,12 @@ def open_chroma(settings: Settings, *, create: bool = False) -> ClientAPI:
     return open_client(where)
 
 
+def index_folder(settings: Settings) -> Path | None:
+    """Return the folder of the index; None where it is on a Chroma server."""
+    where = settings.chroma or str(settings.home / "chroma")
+    return None if "://" in where else Path(where)
+
+
 def open_index(settings: Settings, *, create: bool = False) -> Index:
     """Open the index that the settings name."""
     return Index(open_chroma(settings, create=create), settings.collection, embedder(), create=create)

@@ -1,4 +1,4 @@
-"""The command line: `crag ingest PATH…`, `crag ask "…"`, `crag status`."""
+"""The command line: `crag ingest PATH…`, `crag ask "…"`, `crag serve`, `crag status`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 import sys
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import dspy
 import typer
@@ -15,6 +15,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from crag_dspy.errors import CragError, LMFailure, StateError
 from crag_dspy.types import Answer
+
+if TYPE_CHECKING:
+    from crag_dspy.crag import Crag
 
 cli = typer.Typer(
     add_completion=False,
@@ -59,6 +62,30 @@ def ask(
     as_of: Annotated[datetime | None, typer.Option(formats=["%Y-%m-%d"], help="Judge ages as of this day.")] = None,
 ) -> None:
     """Answer a question from the index and the web, with sources."""
+    crag = _program(model)
+    answer = crag(question, as_of=as_of.date() if as_of else None)
+    if json:
+        sys.stdout.write(answer.model_dump_json(indent=2) + "\n")
+    else:
+        show(answer, out)
+
+
+@cli.command()
+def serve(
+    host: Annotated[str, typer.Option(help="Address to listen at.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen at.")] = 5002,
+    model: Annotated[str, typer.Option(help="A compiled version in MLflow, or 'none' for the uncompiled program.")] = CHAMPION,
+) -> None:
+    """Answer over HTTP: POST /ask, /ask/stream (events); GET /health, /ready."""
+    from crag_dspy import http
+    from crag_dspy.settings import load_settings
+
+    err.print(f"Listening at http://{host}:{port}", markup=False)
+    http.serve(_program(model), host, port, load_settings().serve_workers)
+
+
+def _program(model: str) -> Crag:
+    """Return a compiled version; without a champion, the uncompiled program."""
     import crag_dspy
     from crag_dspy.status import has_registry
 
@@ -74,11 +101,7 @@ def ask(
                 raise
             crag = crag_dspy.build(crag_dspy.load_settings())
             err.print("No usable champion in MLflow: using the uncompiled program.", style="yellow")
-    answer = crag(question, as_of=as_of.date() if as_of else None)
-    if json:
-        sys.stdout.write(answer.model_dump_json(indent=2) + "\n")
-    else:
-        show(answer, out)
+    return crag
 
 
 @cli.command()

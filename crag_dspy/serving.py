@@ -3,98 +3,109 @@
 from __future__ import annotations
 
 import json
-import logging
-import traceback
+import math
+import os
+import time
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from datetime import date
+from contextvars import copy_context
 from pathlib import Path
 from typing import Any
 
-import dspy
 import mlflow
 import pandas as pd
-from mlflow.exceptions import MlflowException
-from mlflow.models import ModelSignature
-from mlflow.protos.databricks_pb2 import (
-    INTERNAL_ERROR,
-    INVALID_PARAMETER_VALUE,
-    RESOURCE_EXHAUSTED,
-    TEMPORARILY_UNAVAILABLE,
-)
+from mlflow.environment_variables import MLFLOW_SCORING_SERVER_REQUEST_TIMEOUT
+from mlflow.exceptions import MlflowException, get_error_code
+from mlflow.protos.databricks_pb2 import INVALID_PARAMETER_VALUE
 from mlflow.pyfunc.model import PythonModel
-from mlflow.types.schema import Array, ColSpec, DataType, Object, Property, Schema
 
 from crag_dspy import app
-from crag_dspy.errors import CragError
-from crag_dspy.settings import load_settings
+from crag_dspy.crag import Crag
+from crag_dspy.packed import unpack
+from crag_dspy.ready import Readiness, warm
+from crag_dspy.requests import Failure, RequestError, failure, known, read
+from crag_dspy.settings import Settings, load_settings
+from crag_dspy.signature import item
+from crag_dspy.signature import signature as signature
 from crag_dspy.state import load_state
 from crag_dspy.types import Answer
 
-log = logging.getLogger(__name__)
-WORKERS = 8
+IN_TIME = 0.9  # share of the server's time for a request that its answers may take; the rest is for sending them
+
+
+class ServedError(MlflowException):
+    """An error as HTTP tells it: status, code and message. MLflow's own would put the whole request before the message."""
+
+    def __init__(self, why: Failure) -> None:
+        code: int = INVALID_PARAMETER_VALUE if why.status == 400 else get_error_code(why.status)  # type: ignore[no-untyped-call]
+        super().__init__(why.message, error_code=code)
+        self.why = why
+
+    def serialize_as_json(self) -> str:
+        """Return the body."""
+        return json.dumps({"error_code": self.error_code, **self.why._asdict()})
 
 
 class CragModel(PythonModel):
     """Rows of questions in, answers out, in order."""
 
     def load_context(self, context: Any) -> None:
-        """Build the parts from the environment's settings and load the compiled state."""
-        self.crag = app.build(load_settings())
-        load_state(self.crag.program, Path(context.artifacts["program"]))
-        self.crag.version = f"run {json.loads(Path(context.artifacts['manifest']).read_text(encoding='utf-8'))['run_id']}"
-        self.pool = ThreadPoolExecutor(WORKERS, thread_name_prefix="crag-batch")
+        """Build the parts from the environment's settings, load the compiled state, and warm up.
+
+        A packed index is used unless CRAG_CHROMA names another.
+        """
+        settings = load_settings()
+        if "index" in context.artifacts and settings.chroma is None:
+            self.index = unpack(Path(context.artifacts["index"]))
+            settings = settings.model_copy(update={"chroma": self.index.name})
+        crag = app.build(settings)
+        load_state(crag.program, Path(context.artifacts["program"]))
+        crag.version = f"run {json.loads(Path(context.artifacts['manifest']).read_text(encoding='utf-8'))['run_id']}"
+        self.start(crag, settings)
+
+    def start(self, crag: Crag, settings: Settings) -> None:
+        """Take a ready program and warm it up."""
+        self.crag, self.settings = crag, settings
+        self.pool = ThreadPoolExecutor(settings.serve_workers, thread_name_prefix="crag-batch")
+        self.ready = Readiness(crag)
+        """Whether index and LM can be reached: see `Readiness`."""
+        warm(crag)
 
     def predict(self, context: Any, model_input: pd.DataFrame, params: dict[str, Any] | None = None) -> list[dict[str, Any]]:
-        """Answer every row's `question`, as of its `as_of` day (ISO) if it has one."""
-        rows = model_input.to_dict(orient="records")
-        if not rows:
-            return []
-        return list(self.pool.map(self._answer, rows))
+        """Answer every row's `question`; a row that cannot be answered gives an error item in its place.
 
-    def _answer(self, row: dict[str, Any]) -> dict[str, Any]:
+        Behind HTTP a single row that cannot be answered gives the response its status, and rows have a limit (CRAG_SERVE_MAX_ROWS)
+        and a deadline: 90 % of the server's timeout, so that what the server gives up stops working.
+        """
+        rows = model_input.to_dict(orient="records")
+        served = os.environ.get("_MLFLOW_IS_IN_SERVING_ENVIRONMENT") == "true"
+        most = self.settings.serve_max_rows
+        try:
+            said = known(params or {})
+            if served and len(rows) > most:
+                raise RequestError(
+                    f"{len(rows):,} rows in one request; at most {most:,} are taken (CRAG_SERVE_MAX_ROWS). Send them in parts."
+                )
+        except RequestError as exc:
+            raise ServedError(failure(exc)) from None
+        seconds: float = MLFLOW_SCORING_SERVER_REQUEST_TIMEOUT.get() if served else math.inf  # type: ignore[no-untyped-call]
+        deadline = time.monotonic() + IN_TIME * seconds
+        if len(rows) == 1:
+            outcomes = [self._answer(rows[0], said, deadline)]
+        else:
+            asked = [self.pool.submit(copy_context().run, self._answer, row, said, deadline) for row in rows]
+            outcomes = [one.result() for one in asked]
+        if served and len(rows) == 1 and isinstance(outcomes[0], Failure):
+            raise ServedError(outcomes[0])
+        return [item(outcome, row.get("question"), columns=not served) for outcome, row in zip(outcomes, rows, strict=True)]
+
+    def _answer(self, row: Mapping[str, Any], params: Mapping[str, Any], deadline: float) -> Answer | Failure:
         # Whatever leaves predict() as another exception is answered by MLflow with a traceback, texts included.
         try:
-            as_of = row.get("as_of")
-            answer = self.crag(str(row["question"]), as_of=date.fromisoformat(as_of) if isinstance(as_of, str) and as_of else None)
-            return answer.model_dump(mode="json")
-        except (CragError, ValueError) as exc:
-            message = str(exc) if isinstance(exc, CragError) else "as_of is not a day like 2026-03-02"
-            raise MlflowException(message, error_code=INVALID_PARAMETER_VALUE) from None
-        except dspy.LMRateLimitError as exc:
-            _log(exc)
-            raise MlflowException("language model rate limit", error_code=RESOURCE_EXHAUSTED) from None
-        except dspy.LMError as exc:
-            _log(exc)
-            raise MlflowException("language model unavailable", error_code=TEMPORARILY_UNAVAILABLE) from None
-        except Exception as exc:  # the last resort, see above; the caller gets a 500, the log where it arose
-            _log(exc)
-            raise MlflowException("internal error", error_code=INTERNAL_ERROR) from None
-
-
-def _log(exc: Exception) -> None:
-    """Log where an error arose, not its text: providers echo keys in it, and others the question."""
-    log.error("%s\n%s", type(exc).__name__, "".join(traceback.format_tb(exc.__traceback__)))
-
-
-def signature() -> ModelSignature:
-    """Return the served model's signature: a required `question`, an optional `as_of`; out, the fields of `Answer`."""
-    inputs = Schema([ColSpec(DataType.string, "question"), ColSpec(DataType.string, "as_of", required=False)])
-    schema = Answer.model_json_schema(mode="serialization")
-    outputs = Schema([ColSpec(_column(spec, schema), name) for name, spec in schema["properties"].items()])
-    return ModelSignature(inputs=inputs, outputs=outputs)
-
-
-def _column(spec: dict[str, Any], schema: dict[str, Any]) -> Any:
-    """Translate a JSON schema into MLflow's types; inference from type hints refuses `Literal` and optional fields."""
-    if "$ref" in spec:
-        target = schema["$defs"][spec["$ref"].rsplit("/", 1)[-1]]
-        required = set(target.get("required", []))
-        return Object([Property(name, _column(sub, schema), required=name in required) for name, sub in target["properties"].items()])
-    if "anyOf" in spec:
-        return _column(next(option for option in spec["anyOf"] if option.get("type") != "null"), schema)
-    if spec.get("type") == "array":
-        return Array(_column(spec["items"], schema))
-    return {"integer": DataType.long, "number": DataType.double, "boolean": DataType.boolean}.get(str(spec.get("type")), DataType.string)
+            question, options = read(row, params, self.crag, deadline)
+            return self.crag(question, **options)
+        except Exception as exc:  # the last resort, see above
+            return failure(exc)
 
 
 mlflow.models.set_model(CragModel())

@@ -71,6 +71,9 @@ class Settings(BaseSettings):
     claim_check: Literal["scores", "lm"] = Field(default="scores", description="Who checks claims: words and scores, or the LM as well.")
     unsupported: Literal["drop", "abstain"] = Field(default="drop", description="What an unsupported claim costs: itself, or the answer.")
     workers: int = Field(default=4, gt=0, le=64, description="LM and web calls in flight at once for one question.")
+    serve_workers: int = Field(default=32, gt=0, le=256, description="Questions answered at once when served.")
+    serve_max_rows: int = Field(default=256, gt=0, description="Questions in one request to a served model, at most.")
+    pack_index: bool = Field(default=False, description="Whether a version carries a copy of the index (a folder, not a server).")
 
 
 def load_settings(**overrides: object) -> Settings:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
 import json
+import unicodedata
+import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -14,6 +18,8 @@ from crag_dspy.types import Action, Frozen, Kind
 Need = Literal["internal", "web", "both", "none"]
 
 ACTION_OF: dict[str, Action] = {"internal": "correct", "both": "ambiguous", "web": "incorrect", "none": "incorrect"}
+MOST_PROBLEMS = 20  # named at once
+MISSPELT = 0.75  # difflib ratio, 0-1, from which an unknown field is taken for a misspelt one
 
 
 def _facts(value: object) -> object:
@@ -62,38 +68,77 @@ class Row(Frozen):
         return bool(self.answer.strip())
 
 
-def load_rows(path: Path) -> list[Row]:
-    """Read a JSONL file.
+def load_rows(path: Path, warn: Callable[[str], None] = warnings.warn) -> list[Row]:
+    """Read a JSONL file; fields that no row has are told to `warn`.
 
     Raises:
-        DatasetError: the file cannot be read, a row is malformed (file, line and field are named), an id or question occurs twice.
+        DatasetError: the file cannot be read, or rows are malformed, fields misspelt, ids or questions there twice. File, line and field
+            are named, for up to 20 problems at once.
     """
-    try:
-        lines = path.read_text(encoding="utf-8-sig").split("\n")  # splitlines() also breaks at U+2028, which JSON may hold as it is
-    except (OSError, UnicodeDecodeError) as exc:
-        raise DatasetError(f"{path} cannot be read ({type(exc).__name__}). Give a UTF-8 JSONL file with one question per line.") from exc
     rows: list[Row] = []
-    seen: dict[str, int] = {}
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            row = Row.model_validate(json.loads(line))
-        except json.JSONDecodeError as exc:
-            raise DatasetError(f"{path}, line {number}: not JSON ({exc.msg} at column {exc.colno}).") from exc
-        except ValidationError as exc:
-            first = exc.errors()[0]
-            field = ".".join(map(str, first["loc"])) or "row"
-            raise DatasetError(f"{path}, line {number}, field {field!r}: {first['msg']}.") from exc
-        row = row if row.id else row.model_copy(update={"id": f"{path.stem}-{number:03d}"})
-        for key in (f"id {row.id!r}", f"question {' '.join(row.question.lower().split())!r}"):
-            if key in seen:
-                raise DatasetError(f"{path}, line {number}: the {key} stands already in line {seen[key]}.")
-            seen[key] = number
-        rows.append(row)
+    problems: list[str] = []
+    seen: dict[tuple[str, str], int] = {}
+    unused: dict[str, int] = {}
+    for number, line in _lines(path):
+        row, wrong, unknown = _read(line)
+        if row is not None:
+            row = row if row.id else row.model_copy(update={"id": f"{path.stem}-{number:03d}"})
+            rows.append(row)
+            for field, value, key in (("id", row.id, row.id), ("question", row.question, same_question(row.question))):
+                if seen.setdefault((field, key), number) != number:
+                    wrong.append(f", field {field!r}: {value!r} stands already in line {seen[field, key]}")
+        for name in unknown:
+            unused.setdefault(name, number)
+        problems += [f"{path}, line {number}{text}." for text in wrong]
+    if problems:
+        more = [f"… and {len(problems) - MOST_PROBLEMS} more problems."] if len(problems) > MOST_PROBLEMS else []
+        raise DatasetError("\n".join([*problems[:MOST_PROBLEMS], *more]))
     if not rows:
         raise DatasetError(f"{path} holds no questions.")
+    for name, number in unused.items():
+        warn(f"{path}, line {number}, field {name!r}: not a field of a question, so it is not used")
     return rows
+
+
+def _lines(path: Path) -> list[tuple[int, str]]:
+    """Return the lines that are not blank, numbered from 1."""
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as exc:
+        raise DatasetError(f"{path} cannot be read ({type(exc).__name__}). Give a UTF-8 JSONL file with one question per line.") from exc
+    # splitlines() would also break at U+2028, which JSON may hold as it is.
+    return [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
+
+
+def _read(line: str) -> tuple[Row | None, list[str], list[str]]:
+    """Return a line's row if it is one, what is wrong with it, and the fields that mean nothing here."""
+    try:
+        value = json.loads(line)
+    except json.JSONDecodeError as exc:
+        return None, [f": not JSON ({exc.msg} at column {exc.colno})"], []
+    except RecursionError:
+        return None, [": not JSON that can be read (nested too deeply)"], []
+    row, wrong, unknown = None, [], []
+    try:
+        row = Row.model_validate(value)
+    except ValidationError as exc:
+        for error in exc.errors():
+            wrong.append(f", field {'.'.join(map(str, error['loc'])) or 'row'!r}: {error['msg']}")
+    for name in value if isinstance(value, dict) else ():
+        if name in Row.model_fields:
+            continue
+        close = difflib.get_close_matches(name.lower(), Row.model_fields, n=1, cutoff=MISSPELT)
+        if close and close[0] not in value:  # "question_id" beside a question is no slip
+            wrong.append(f", field {name!r}: there is no such field, did you mean {close[0]!r}?")
+        else:
+            unknown.append(name)
+    return row, wrong, unknown
+
+
+def same_question(text: str) -> str:
+    """Return what two spellings of one question have in common: case, white space and the marks at its end do not count."""
+    plain = "".join(letter for letter in unicodedata.normalize("NFKC", text).casefold() if unicodedata.category(letter) != "Cf")
+    return " ".join(plain.split()).rstrip(" ?!.") or plain
 
 
 def disjoint(**splits: list[Row]) -> None:
@@ -105,7 +150,7 @@ def disjoint(**splits: list[Row]) -> None:
     owner: dict[str, str] = {}
     for name, rows in splits.items():
         for row in rows:
-            key = " ".join(row.question.lower().split())
+            key = same_question(row.question)
             if owner.setdefault(key, name) != name:
                 raise DatasetError(
                     f"The question {row.question!r} stands in {owner[key]} and in {name}: "

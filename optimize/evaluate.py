@@ -133,3 +133,9 @@ def _stages(done: Sequence[Done]) -> dict[str, float | None]:
 def _mean(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if known else None
+
+
+if __name__ == "__main__":
+    from optimize.compare import run as compare_versions
+
+    compare_versions()

