@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import socket
@@ -92,10 +93,11 @@ def save(home: Home, *, index: Path | None = None) -> Path:
     """Write the uncompiled program as a model into a folder: what `publish` registers, without a store, which takes seconds to make."""
     folder = home.folder / "model"
     save_state(app.build(home.settings, lm=home.fake.lm()).program, home.folder / "program.json")
+    (home.folder / "manifest.json").write_text(json.dumps({"run_id": "unregistered"}), encoding="utf-8")
     mlflow.pyfunc.save_model(
         folder,
         python_model=str(registry.PACKAGE / "serving.py"),
-        artifacts={"program": str(home.folder / "program.json")} | ({"index": str(index)} if index else {}),
+        artifacts={name: str(home.folder / f"{name}.json") for name in ("program", "manifest")} | ({"index": str(index)} if index else {}),
         code_paths=[str(registry.PACKAGE)],
         signature=signature(),
         pip_requirements=["mlflow"],

@@ -21,7 +21,7 @@ from conftest import TODAY, WordScorer
 from fake_lm import FakeLM, fake_lm_server
 from served_model import DAY, KEY, QUESTIONS, Home, make_home, save
 from starlette.testclient import TestClient
-from test_run import FRESH, LASTS, POLICY, QUESTION, STALE, Shelf, Web
+from whole_program import FRESH, LASTS, POLICY, QUESTION, STALE, Shelf, Web
 
 from crag_dspy import packed
 from crag_dspy.crag import Crag

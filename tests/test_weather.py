@@ -29,6 +29,9 @@ def bad_web() -> Iterator[BadWeb]:
         yield web
 
 
+SLACK = 8.0  # seconds: what a busy machine may add; whoever waits for a fault to end waits four times as long
+
+
 def client(web: BadWeb, url: str, **options: Any) -> TavilySearch:
     return TavilySearch(api_key="tvly-SENTINEL", api_base_url=url, **({"timeout": 0.7} | options))
 
@@ -48,7 +51,7 @@ def test_every_fault_of_the_provider_is_a_typed_failure_in_time(fault: str, bad_
     limit = seconds(fault)
     search = client(bad_web, bad_web.search_url(fault), timeout=limit)
     assert code(lambda: search("gate times", 3, deadline=begun + limit)) == FAULTS[fault].search
-    assert time.monotonic() - begun < limit + 1
+    assert time.monotonic() - begun < limit + SLACK
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -59,7 +62,7 @@ def test_every_fault_of_a_page_is_a_typed_failure_in_time_and_spares_the_others(
     limit = seconds(fault)
     fetch = Fetcher(routes=bad_web.routes, timeout=limit)
     passages, failures, pages = read_pages(results, fetch, TODAY, 2, deadline=begun + limit + 0.5)
-    assert time.monotonic() - begun < limit + 1.5
+    assert time.monotonic() - begun < limit + SLACK
     assert [failure.code for failure in failures] == [code for code in [FAULTS[fault].page] if code]
     assert [passage.text for passage in passages if FACT in passage.text and passage.url == urls[1]]
     assert [passage.snippet for passage in passages if passage.url == urls[0]] == [FAULTS[fault].page is not None]
@@ -72,7 +75,7 @@ def test_every_fault_passes_the_fetcher_as_a_source_failure_or_a_page(fault: str
     limit = seconds(fault)
     failed = code(lambda: Fetcher(routes=bad_web.routes, timeout=limit)(bad_web.page_url(fault)))
     assert failed == FAULTS[fault].page or (failed, FAULTS[fault].page) == (None, "page_empty")
-    assert time.monotonic() - begun < limit + 1
+    assert time.monotonic() - begun < limit + SLACK
 
 
 @pytest.mark.parametrize(
@@ -129,7 +132,7 @@ def test_pages_that_hang_leave_their_snippets_and_cost_no_more_than_the_deadline
     begun = time.monotonic()
     results = [Result(url=url, title="t", snippet="Snippet.") for url in urls]
     passages, failures, pages = read_pages(results, Fetcher(routes=bad_web.routes), TODAY, 4, deadline=begun + 0.6)
-    assert time.monotonic() - begun < 1.5
+    assert time.monotonic() - begun < 0.6 + SLACK
     assert [(passage.url, passage.snippet) for passage in passages] == [(urls[0], True), (urls[1], False), (urls[2], True)]
     assert [failure.code for failure in failures] == ["page_timeout", "page_timeout", "blocked_address"]
     assert pages == 1
