@@ -59,7 +59,9 @@ def main(
     seed: Annotated[int, typer.Option(help="Which split.")] = 0,
     as_of: Annotated[datetime | None, typer.Option(formats=["%Y-%m-%d"], help="The day of the questions. Default: today.")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="A small sample: to see it work.")] = False,
-    baselines: Annotated[bool, typer.Option("--baselines", help="Measure plain RAG and a tutorial's CRAG too.")] = False,
+    baselines: Annotated[
+        bool, typer.Option("--baselines", help="Measure plain RAG and a tutorial's CRAG too: on --test, else on dev.")
+    ] = False,
     promote: Annotated[Mode, typer.Option(help="Move the alias champion: if it is better (auto), never, or always (force).")] = "auto",
     report: Annotated[Path, typer.Option(help="Where the report is written.")] = Path("report.html"),
 ) -> None:
@@ -127,15 +129,15 @@ def optimize(
         runs = {UNCOMPILED: steps.evaluate(f"On dev: {UNCOMPILED}", crag.program, dev, day)}
         steps.start("Compiling on train")
         compiled = compile_program(crag.program, train, day, QUICK if options.quick else FULL, steps.note)
-        programs: dict[str, dspy.Module] = {UNCOMPILED: crag.program, COMPILED: compiled.program}
-        if options.baselines:
-            programs |= {baseline.__name__: baseline(parts) for baseline in (NaiveRAG, TutorialCRAG)}
-        runs |= {name: steps.evaluate(f"On dev: {name}", programs[name], dev, day) for name in programs if name != UNCOMPILED}
+        ours: dict[str, dspy.Module] = {UNCOMPILED: crag.program, COMPILED: compiled.program}
+        baselines = {baseline.__name__: baseline(parts) for baseline in (NaiveRAG, TutorialCRAG)} if options.baselines else {}
+        on_dev = {COMPILED: compiled.program} | ({} if test else baselines)
+        runs |= {name: steps.evaluate(f"On dev: {name}", program, dev, day) for name, program in on_dev.items()}
         candidate, uncompiled = measure(runs[COMPILED]), measure(runs[UNCOMPILED])
         decision = judge(options.promote, candidate, uncompiled, program=crag.program, shared=shared, steps=steps, dev=dev, day=day)
         # The test questions last: nothing is chosen after they were seen.
         mlflow.set_tags({"test": "touched", "test_questions": shared["test"]} if test else {"test": "untouched"})
-        tested = {name: steps.evaluate(f"On test: {name}", program, test, day) for name, program in programs.items() if test}
+        tested = {name: steps.evaluate(f"On test: {name}", program, test, day) for name, program in (ours | baselines).items() if test}
         steps.start("Comparing")
         proof = prove(runs, parts.cross_encoder)
         final = prove(tested, parts.cross_encoder) if test else None

@@ -89,7 +89,7 @@ def render(
         facts=facts or {},
         caption=CAPTION,
         tables=[_table("dev", proof)] + ([_table("test, touched once, at the end", test)] if test else []),
-        plots=_plots(proof, before.policy.value, after.policy.value),
+        plots=_plots(proof, test or proof, before.policy.value, after.policy.value),
         policy=_policy(before.policy.value, after.policy.value),
         prompts=_prompts(before, after),
         worst=[_shown(outcome) for outcome in worst(outcomes[1])],
@@ -112,10 +112,16 @@ def _table(name: str, proof: Proof) -> _Table:
     return _Table(name, len(next(iter(proof.runs.values()))), list(proof.runs), lines(proof))
 
 
-def _plots(proof: Proof, old: Policy, new: Policy) -> list[Plot]:
+def _plots(proof: Proof, final: Proof, old: Policy, new: Policy) -> list[Plot]:
     before, after = list(proof.runs.values())[:2]
     curve = threshold_curve(after, new)
+    on = "" if final is proof else ", on test"
     drawn = (
+        (
+            f"Answers right by need{on}",
+            "Where the answer is: in the index, on the web, on both; or nobody knows.",
+            plots.needs(final.scores),
+        ),
         (
             "Routes, compiled",
             "Questions by what they need and what was done; the frames mark where they belong.",
@@ -132,7 +138,7 @@ def _plots(proof: Proof, old: Policy, new: Policy) -> list[Plot]:
             "Answers right among those of one confidence; larger points stand for more answers. Below the line the program is too sure.",
             plots.reliability(before, after),
         ),
-        ("Cost against quality", "Up and to the left is better.", plots.cost_quality(proof.scores)),
+        (f"Cost against quality{on}", "Up and to the left is better.", plots.cost_quality(final.scores)),
     )
     return [Plot(title, caption, *(base64.b64encode(png).decode() for png in found)) for title, caption, found in drawn if found]
 

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
-from matplotlib.ticker import MaxNLocator, StrMethodFormatter
+from matplotlib.ticker import MaxNLocator, PercentFormatter, StrMethodFormatter
 
 from crag_dspy.types import Action
 from optimize.dataset import ACTION_OF
@@ -76,6 +76,29 @@ def routes(outcomes: Sequence[Outcome]) -> Picture | None:
     return _picture(draw, (5.6, 0.9 + 0.62 * len(needs)))
 
 
+def needs(scores: Mapping[str, Mapping[str, float]]) -> Picture | None:
+    """Show the share of answers right by what the questions need, a bar for each program."""
+    found = [need for need in NEEDS if all(f"answers_right_{need}" in values for values in scores.values())]
+    if not found:
+        return None
+
+    def draw(axes: Axes, theme: Theme) -> None:
+        width = 0.8 / len(scores)
+        for i, ((name, values), colour) in enumerate(zip(scores.items(), (theme.before, theme.after, *theme.others), strict=False)):
+            places = [place + (i - (len(scores) - 1) / 2) * width for place in range(len(found))]
+            shares = [values[f"answers_right_{need}"] for need in found]
+            bars = axes.bar(places, shares, 0.92 * width, color=colour, label=name)
+            axes.bar_label(bars, [f"{100 * share:.0f}" for share in shares], color=theme.text, fontsize=9, padding=2)
+        axes.set_xticks(range(len(found)), [LABELS.get(need, need) for need in found])
+        axes.set_ylim(0, 1.3)  # room for the legend
+        axes.set_yticks([0, 0.25, 0.5, 0.75, 1])
+        axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+        axes.set_ylabel("answers right")
+        axes.legend(loc="upper center", frameon=False, labelcolor=theme.text, fontsize=9.5, ncols=len(scores))
+
+    return _picture(draw)
+
+
 def thresholds(curve: Sequence[Point], before: Sequence[float], after: Sequence[float]) -> Picture | None:
     """Show what the routes are worth over the upper threshold, and which thresholds the two policies have."""
     if not curve:
@@ -85,9 +108,9 @@ def thresholds(curve: Sequence[Point], before: Sequence[float], after: Sequence[
         axes.plot([p.upper for p in curve], [p.worth for p in curve], color=theme.text, linewidth=2)
         for values, colour, label in ((before, theme.before, "uncompiled"), (after, theme.after, "compiled")):
             for i, value in enumerate(sorted(set(values))):
-                axes.axvline(
-                    value, color=colour, linewidth=1.6, linestyle="--" if colour == theme.before else "-", label=label if not i else None
-                )
+                old = colour == theme.before  # dashed and on top: what did not change shows both
+                line = axes.axvline(value, color=colour, label=label if not i else None, zorder=3 if old else 2)
+                line.set(linestyle="--" if old else "-", linewidth=1.4 if old else 2.4)
         axes.set_xlim(0, 1)
         axes.set_ylim(bottom=min(0.5, *(p.worth for p in curve)) - 0.05, top=1.02)
         axes.set_xlabel("upper threshold (relevance from which a passage is enough)")

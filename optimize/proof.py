@@ -105,13 +105,15 @@ class Proof(NamedTuple):
     scores: Mapping[str, Mapping[str, float]]
     """`evaluate.summarise` of each, and `objective_per_question`; both that and `answers_right` also by need and kind."""
     gains: Sequence[Gain]
+    over: Mapping[str, Gain]
+    """By further program: what the second gained over it, on all questions."""
 
 
 def prove(runs: Mapping[str, Sequence[Outcome]], scorer: Scorer | None = None) -> Proof:
     """Measure two programs or more.
 
     Raises:
-        ValueError: the first two are not over the same questions.
+        ValueError: they are not over the same questions.
     """
     scores = {}
     for name, outcomes in runs.items():
@@ -121,8 +123,9 @@ def prove(runs: Mapping[str, Sequence[Outcome]], scorer: Scorer | None = None) -
             end = "" if group == EVERYTHING else f"_{group}"
             scores[name][f"answers_right{end}"] = sum(outcomes[i].right for i in mine) / len(mine)
             scores[name][f"objective_per_question{end}"] = sum(worth[i] for i in mine) / len(mine)
-    before, after = list(runs.values())[:2]
-    return Proof(runs, scores, gains(before, after))
+    before, after, *_ = runs.values()
+    over = {name: gains(outcomes, after)[0] for name, outcomes in list(runs.items())[2:]}
+    return Proof(runs, scores, gains(before, after), over)
 
 
 def unmeasured(rows: Sequence[Row]) -> list[str]:

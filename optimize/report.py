@@ -53,6 +53,9 @@ def lines(proof: Proof) -> list[Line]:
             name = title if whole else f"{gain.group} ({gain.questions})"
             values = tuple(_share(value) for value in (pair.before, pair.after, *beside))
             found.append(Line(name, values, _points(pair), not whole))
+            if whole:
+                second, blank = list(proof.runs)[1], ("",) * len(proof.runs)
+                found += [Line(f"{second} over {name}", blank, _points(getattr(more, measure)), True) for name, more in proof.over.items()]
     for name in SHOWN:
         numbers = [scores.get(name) for scores in proof.scores.values()]
         if any(number is not None for number in numbers):

@@ -69,7 +69,7 @@ def test_it_shows_what_changed_and_why() -> None:
     assert rows["lower"] == ["0.05", "0.15"] and rows["upper, pricing"] == ["0.6", "0.6"]
     assert [row.xpath("td")[0].text_content() for row in page.xpath("//tr[@class='changed']")] == ["lower"]
     assert "A demonstration of 7 euros." in text and "grade" in text and "rewrite (unchanged)" in text
-    assert len(page.xpath("//figure")) == 4 and all(img.get("alt") for img in page.xpath("//img"))
+    assert len(page.xpath("//figure")) == 5 and all(img.get("alt") for img in page.xpath("//img"))
     worst = [s.text_content().split("·")[0].strip() for s in page.xpath("//summary[span]")]
     assert worst == ["wrong"] * 8 + ["right"] * 2  # the ten worst, wrong before right
 
@@ -114,6 +114,7 @@ def test_the_test_questions_have_a_table_of_their_own_only_if_they_were_touched(
     "picture",
     [
         plots.routes([]),
+        plots.needs({"compiled": {"answers_right": 1.0}}),
         plots.thresholds([], [0.5], [0.6]),
         plots.reliability([], []),
         plots.cost_quality({"compiled": {"answers_right": 1.0}}),
@@ -129,6 +130,7 @@ def test_pictures_are_png_in_two_themes() -> None:
              for name, tokens in (("uncompiled", 0.0), ("compiled", 500.0), ("NaiveRAG", 0.0), ("TutorialCRAG", 900.0))}  # fmt: skip
     for picture in (
         plots.routes(runs),
+        plots.needs({name: {f"answers_right_{need}": 0.5 for need in NEEDS} for name in costs}),
         plots.thresholds([Point(0.2, 0.4), Point(0.6, 0.9)], [0.4, 0.5, 0.6], [0.3]),
         plots.reliability(runs[:1], runs),
         plots.cost_quality(costs),
