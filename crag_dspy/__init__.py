@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -11,11 +12,12 @@ from crag_dspy.app import Crag, build
 from crag_dspy.budget import Limits
 from crag_dspy.domains import Domains
 from crag_dspy.errors import CragError, StateError
+from crag_dspy.feedback import feedback
 from crag_dspy.index import Where
 from crag_dspy.settings import Settings, load_settings
 from crag_dspy.types import Answer
 
-__all__ = ["Answer", "Crag", "CragError", "Domains", "Limits", "Settings", "Where", "build", "load", "load_settings"]
+__all__ = ["Answer", "Crag", "CragError", "Domains", "Limits", "Settings", "Where", "build", "feedback", "load", "load_settings"]
 
 
 def load(uri: str = "models:/crag@champion", *, settings: Settings | None = None, lm: dspy.BaseLM | None = None) -> Crag:
@@ -43,5 +45,6 @@ def load(uri: str = "models:/crag@champion", *, settings: Settings | None = None
         ) from exc
     crag = build(settings or load_settings(), lm=lm)
     load_state(crag.program, Path(folder) / "program.json")
-    crag.version = uri
+    # An alias moves; the run is what the version is called when it is served, too.
+    crag.version = f"run {json.loads((Path(folder) / 'manifest.json').read_text(encoding='utf-8'))['run_id']}"
     return crag

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
 from functools import cache
 from pathlib import Path
+from typing import Literal
 
 # Before the first LM call, or litellm fetches its price list from the network.
 os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "true")
@@ -17,8 +18,10 @@ from chromadb.api import ClientAPI
 from crag_dspy.budget import Limits
 from crag_dspy.cite import CheckClaim
 from crag_dspy.crag import Crag, context
+from crag_dspy.deliveries import Deliveries
 from crag_dspy.domains import Domains
 from crag_dspy.errors import SettingsError
+from crag_dspy.experiment import experiment
 from crag_dspy.fetch import Fetcher
 from crag_dspy.index import Index, open_client
 from crag_dspy.local_lm import MODEL_NAME, join_parts, part_files, running
@@ -31,8 +34,12 @@ from crag_dspy.robots import Robots
 from crag_dspy.sandbox import KEY, SUFFIX, Sandbox
 from crag_dspy.search import DuckDuckGoSearch, Search, TavilySearch
 from crag_dspy.settings import Settings, Web
+from crag_dspy.webhook import Webhook
 
-__all__ = ["Crag", "build", "build_lm", "build_parts", "build_web", "context", "open_index"]
+__all__ = ["Crag", "build", "build_lm", "build_parts", "build_web", "context", "embedded", "open_index"]
+
+Role = Literal["task", "reflection", "judge"]
+_EMBEDDED_KEY = "local"
 
 embedder = cache(Embedder)
 cross_encoder = cache(CrossEncoder)
@@ -50,6 +57,8 @@ def build(settings: Settings, *, lm: dspy.BaseLM | None = None, today: Callable[
     Raises:
         SettingsError, IndexUnusable, LocalLMError, ModelFileError: a part cannot be had; nothing was asked of an LM yet.
     """
+    if settings.tracing != "off":
+        experiment()  # now: see there
     return Crag(CRAG(build_parts(settings, today=today)), lm or build_lm(settings), tracing=settings.tracing)
 
 
@@ -98,19 +107,31 @@ def open_index(settings: Settings, *, create: bool = False) -> Index:
     return Index(open_chroma(settings, create=create), settings.collection, embedder(), create=create)
 
 
-def build_lm(settings: Settings) -> dspy.LM:
-    """Build the LM. A hosted one reads its key from its provider's own variable when it is called.
+def build_lm(settings: Settings, role: Role = "task") -> dspy.LM:
+    """Build the LM of a role. A hosted one reads its key from its provider's own variable when it is called.
+
+    The reflection LM is the task LM where the settings name none.
 
     Raises:
-        SettingsError: no provider of that name.
+        SettingsError: no provider of that name, or no judge is named.
         LocalLMError, ModelFileError: the embedded LM is not installed, or its weights are damaged.
     """
-    if settings.lm == "local":
+    if role == "reflection" and not settings.reflection_lm:
+        role = "task"
+    variable = {"task": "CRAG_LM", "reflection": "CRAG_REFLECTION_LM", "judge": "CRAG_JUDGE_LM"}[role]
+    model, api_base = {
+        "task": (settings.lm, settings.lm_api_base),
+        "reflection": (settings.reflection_lm or "", settings.reflection_lm_api_base),
+        "judge": (settings.judge_lm or "", settings.judge_lm_api_base),
+    }[role]
+    if not model:
+        raise SettingsError(f"{variable} is not set. Name an LM, e.g. openai/gpt-4o-mini; one that judges its own answers prefers them.")
+    if model == "local":
         weights = settings.local_model or join_parts(part_files(), settings.home / "models" / f"{MODEL_NAME}.gguf")
         return dspy.LM(
             f"openai/{Path(weights).stem}",
             api_base=running(Path(weights)).address,
-            api_key="local",
+            api_key=_EMBEDDED_KEY,
             temperature=0.0,
             max_tokens=settings.lm_max_tokens,
             num_retries=2,
@@ -122,13 +143,18 @@ def build_lm(settings: Settings) -> dspy.LM:
     import litellm
 
     try:
-        litellm.get_llm_provider(settings.lm, api_base=settings.lm_api_base)
+        litellm.get_llm_provider(model, api_base=api_base)
     except litellm.exceptions.BadRequestError as exc:
         raise SettingsError(
-            f"CRAG_LM={settings.lm!r} names no known provider. Use local, or provider/model, e.g. openai/gpt-4o-mini."
+            f"{variable}={model!r} names no known provider. Use local, or provider/model, e.g. openai/gpt-4o-mini."
         ) from exc
-    extra = {"api_base": settings.lm_api_base} if settings.lm_api_base else {}
-    return dspy.LM(settings.lm, temperature=0.0, max_tokens=settings.lm_max_tokens, num_retries=3, cache=False, **extra)
+    extra = {"api_base": api_base} if api_base else {}
+    return dspy.LM(model, temperature=0.0, max_tokens=settings.lm_max_tokens, num_retries=3, cache=False, **extra)
+
+
+def embedded(lm: dspy.BaseLM) -> bool:
+    """Return whether an LM is the embedded one: it costs nothing, and its address changes with each process."""
+    return bool(getattr(lm, "kwargs", {}).get("api_key") == _EMBEDDED_KEY)
 
 
 def build_web(settings: Settings) -> tuple[Search | None, Fetcher]:
@@ -160,6 +186,24 @@ def build_web(settings: Settings) -> tuple[Search | None, Fetcher]:
         fetch = Fetcher(routes={SUFFIX: local.address}, domains=domains, robots=robots)
         return TavilySearch(api_key=KEY, api_base_url=local.search_url, domains=domains), fetch
     return None, fetch
+
+
+def build_asking_fetcher(settings: Settings) -> Fetcher:
+    """Build a fetcher that uses no page of the cache before its site has said that it did not change."""
+    return build_web(settings.model_copy(update={"page_cache_hours": 0.0}))[1]
+
+
+def open_webhook(settings: Settings) -> Webhook | None:
+    """Open the webhook with the secret in CRAG_WEBHOOK_SECRET; None without one.
+
+    Raises:
+        SettingsError: the secret is none.
+    """
+    secret = os.environ.get("CRAG_WEBHOOK_SECRET", "").strip()
+    if not secret:
+        return None
+    deliveries = Deliveries(settings.home / "webhooks.sqlite3")
+    return Webhook(secret, open_index(settings), build_asking_fetcher(settings), deliveries, documents=settings.documents)
 
 
 def sandbox_pages(settings: Settings) -> Path | None:

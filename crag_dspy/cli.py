@@ -1,10 +1,10 @@
-"""The command line: `crag ingest PATH…`, `crag ask "…"`, `crag serve`, `crag status`."""
+"""The command line: `crag ingest PATH…`, `crag refresh`, `crag ask "…"`, `crag feedback`, `crag serve`, `crag status`."""
 
 from __future__ import annotations
 
 import logging
 import sys
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -55,6 +55,38 @@ def ingest(paths: Annotated[list[Path], typer.Argument(help="Files or folders: m
 
 
 @cli.command()
+def refresh(every: Annotated[bool, typer.Option("--all", help="All pages, however new.")] = False) -> None:
+    """Fetch the index's web pages again that are past their age; exits with 1 where one cannot be had."""
+    from crag_dspy import app
+    from crag_dspy.refresh import refresh as run
+    from crag_dspy.rows import due
+    from crag_dspy.settings import load_settings
+
+    settings = load_settings()
+    index, now = app.open_index(settings), datetime.now(UTC)
+    pages = index.pages()
+    wanted = sorted(pages) if every else due(pages, now - timedelta(days=settings.refresh_days))
+    with Progress(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), console=err, transient=True) as bar:
+        task = bar.add_task("Reading pages")
+        report = run(
+            wanted,
+            index,
+            app.build_asking_fetcher(settings),
+            now.date(),
+            workers=settings.workers,
+            progress=lambda done, total: bar.update(task, completed=done, total=total),
+        )
+    out.print(
+        f"{len(wanted)} of {len(pages)} pages asked for: {report.unchanged} unchanged, {report.changed} changed, {report.gone} gone, "
+        f"{len(report.failed)} failed."
+    )
+    for url, code, reason in report.failed:
+        err.print(f"Kept {url} as it was ({code}): {reason}", style="yellow", markup=False)
+    if report.failed:
+        raise typer.Exit(1)
+
+
+@cli.command()
 def ask(
     question: Annotated[str, typer.Argument(help="What you want to know.")],
     json: Annotated[bool, typer.Option("--json", help="Print the whole answer as JSON.")] = False,
@@ -71,17 +103,38 @@ def ask(
 
 
 @cli.command()
+def feedback(
+    trace_id: Annotated[str, typer.Argument(help="The answer's trace_id, where CRAG_TRACING is on.")],
+    up: Annotated[bool | None, typer.Option("--up/--down", help="Whether the answer is right.")] = None,
+    answer: Annotated[str | None, typer.Option(help="The right answer, short: later answers are right if they hold these words.")] = None,
+    source: Annotated[list[str] | None, typer.Option(help="Document id or URL that the right answer rests on; several times.")] = None,
+    by: Annotated[str, typer.Option(help="Who says it.")] = "",
+) -> None:
+    """Keep what you say of an answer at its trace; what is said later overrides."""
+    import crag_dspy
+
+    thumbs = {True: "up", False: "down", None: None}[up]
+    crag_dspy.feedback(trace_id, thumbs=thumbs, answer=answer, sources=source or (), by=by)  # type: ignore[arg-type]
+    out.print(f"Kept at {trace_id}.", markup=False)
+
+
+@cli.command()
 def serve(
     host: Annotated[str, typer.Option(help="Address to listen at.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen at.")] = 5002,
     model: Annotated[str, typer.Option(help="A compiled version in MLflow, or 'none' for the uncompiled program.")] = CHAMPION,
 ) -> None:
-    """Answer over HTTP: POST /ask, /ask/stream (events); GET /health, /ready."""
-    from crag_dspy import http
+    """Answer over HTTP: POST /ask, /ask/stream (events), /feedback; GET /health, /ready.
+
+    With CRAG_WEBHOOK_SECRET also POST /webhooks/content-changed.
+    """
+    from crag_dspy import app, http
     from crag_dspy.settings import load_settings
 
+    settings = load_settings()
+    webhook = app.open_webhook(settings)
     err.print(f"Listening at http://{host}:{port}", markup=False)
-    http.serve(_program(model), host, port, load_settings().serve_workers)
+    http.serve(_program(model), host, port, settings.serve_workers, webhook)
 
 
 def _program(model: str) -> Crag:
@@ -108,6 +161,7 @@ def _program(model: str) -> Crag:
 def status() -> None:
     """Tell what the index holds, and which versions are registered."""
     from crag_dspy import app
+    from crag_dspy.rows import due
     from crag_dspy.settings import load_settings
     from crag_dspy.status import index_status, versions
 
@@ -121,6 +175,12 @@ def status() -> None:
     )
     for name, days in (("published", index.published), ("retrieved", index.retrieved)):
         out.print(f"  {name}: {f'{days[0]} to {days[1]}' if days else 'no dates'}", markup=False)
+    if index.pages:
+        old = len(due(index.pages, datetime.now(UTC) - timedelta(days=settings.refresh_days)))
+        known = [when.date() for when in index.pages.values() if when]
+        oldest = f", the oldest retrieved {min(known)}" if known else ""
+        past = f"; {old} past {settings.refresh_days:g} days (crag refresh)" if old else ""
+        out.print(f"  web pages: {len(index.pages)}{oldest}{past}", markup=False)
     out.print(f"  embedder: {index.embedder}", markup=False)
     registered = versions()
     if registered is None or not registered.numbers:
@@ -145,6 +205,8 @@ def show(answer: Answer, console: Console) -> None:
         style="dim",
         markup=False,
     )
+    if answer.trace_id:
+        console.print(f"  trace {answer.trace_id}", style="dim", markup=False)
     for warning in answer.warnings:
         console.print(f"  warning ({warning.code}): {warning.message}", style="yellow", markup=False)
 

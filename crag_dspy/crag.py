@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import json
 import queue
 import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from datetime import date
+from functools import cached_property
 from typing import Any, TypedDict, Unpack
 
 import dspy
@@ -18,6 +21,7 @@ from crag_dspy.budget import Limits
 from crag_dspy.domains import Domains
 from crag_dspy.index import Where
 from crag_dspy.program import CRAG
+from crag_dspy.state import chat_template
 from crag_dspy.types import Answer
 from crag_dspy.watch import Event, Tracing
 
@@ -56,16 +60,25 @@ class Crag:
 
     def predict(self, question: str, **options: Unpack[Options]) -> dspy.Prediction:
         """Answer a question and return the prediction: `answer` and `trace`."""
-        attributes = {"lm": self.lm.model, "version": self.version}
         # trace=None and disable_history: otherwise every prompt stays in memory for the life of the process.
         with (
             context(self.lm),
             dspy.context(trace=None, disable_history=True),
-            watch.trace(self.tracing, question, attributes) as close,
+            watch.trace(self.tracing, question, lambda: self._described(options.get("as_of"))) as close,
         ):
             prediction = self.program(question=question, **options)
-            prediction.answer = close(prediction.answer)
+            prediction.answer = close(prediction.answer, prediction.trace)
             return prediction
+
+    @cached_property
+    def prompts(self) -> dict[str, str]:
+        """A digest of each predictor's prompt, demonstrations included: the same wherever the Prompt Registry holds the same text."""
+        texts = {name: json.dumps(chat_template(predictor)) for name, predictor in self.program.named_predictors()}
+        return {name: hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:12] for name, text in texts.items()}
+
+    def _described(self, as_of: date | None) -> dict[str, Any]:
+        day = as_of or self.program.parts.today()
+        return {"lm": self.lm.model, "version": self.version, "prompts": self.prompts, "as_of": day.isoformat()}
 
     async def acall(self, question: str, **options: Unpack[Options]) -> Answer:
         """Answer a question without holding up the event loop: several overlap."""

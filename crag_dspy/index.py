@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import date
+from datetime import date, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, cast
@@ -16,7 +16,7 @@ from pydantic import model_validator
 
 from crag_dspy.errors import IndexUnusable, SourceFailure
 from crag_dspy.keywords import Keywords
-from crag_dspy.rows import FILE, Snapshot, parts, read_passages, read_snapshot, to_row
+from crag_dspy.rows import FILE, Snapshot, from_row, parts, read_passages, read_snapshot, retrievals, to_row
 from crag_dspy.rows import in_context as in_context
 from crag_dspy.rows import passage_id as passage_id
 from crag_dspy.store import SPACE, Store
@@ -135,6 +135,9 @@ class Index:
     def upsert(self, document: Document, passages: Sequence[Passage], *, file: str | None = None) -> Change:
         """Store a document's passages; what it had before and has no longer is removed.
 
+        Passages that are there already cost no embedding, even if they were retrieved anew. A reader finds the old passages or the new,
+        never none; both only while a document of more than one batch is being written.
+
         Args:
             document: The document.
             passages: All of its passages; none removes it.
@@ -144,24 +147,27 @@ class Index:
             stored = rows.get(where={"document_id": document.id}, include=["metadatas"])
         old = dict(zip(stored["ids"], stored["metadatas"] or [], strict=True))
         new = {passage.id: passage for passage in passages}
+        said = {key: to_row(passage) | ({FILE: file} if file else {}) for key, passage in new.items()}
         fresh = [passage for key, passage in new.items() if key not in old]
-        for batch in (fresh[i : i + BATCH] for i in range(0, len(fresh), BATCH)):
-            vectors = self._embedder.passages([in_context(passage) for passage in batch])
-            with self._store.writing() as rows:
-                rows.upsert(
-                    ids=[passage.id for passage in batch],
-                    documents=[passage.text for passage in batch],
-                    embeddings=cast(Any, vectors),
-                    metadatas=[to_row(passage) | ({FILE: file} if file else {}) for passage in batch],
-                )
-        # Removed last: a run killed in between leaves old rows beside new ones, which the next run removes.
         gone = sorted(old.keys() - new.keys())
-        moved = sorted(key for key in old.keys() & new.keys() if file and (old[key] or {}).get(FILE) != file)
-        if gone or moved:
+        renewed = sorted(key for key in old.keys() & new.keys() if not said[key].items() <= dict(old[key] or {}).items())
+        for begin in range(0, max(1, len(fresh)), BATCH):
+            batch, last = fresh[begin : begin + BATCH], begin + BATCH >= len(fresh)
+            vectors = self._embedder.passages([in_context(passage) for passage in batch]) if batch else []
+            if not (batch or renewed or gone):
+                break
             with self._store.writing() as rows:
-                for part in parts(moved):
-                    rows.update(ids=part, metadatas=[{FILE: file} for _ in part])
-                for part in parts(gone):
+                if batch:
+                    rows.upsert(
+                        ids=[passage.id for passage in batch],
+                        documents=[passage.text for passage in batch],
+                        embeddings=cast(Any, vectors),
+                        metadatas=[said[passage.id] for passage in batch],
+                    )
+                # Removed last: a run killed in between leaves old rows beside new ones, which the next run removes.
+                for part in parts(renewed if last else []):
+                    rows.update(ids=part, metadatas=[said[key] for key in part])
+                for part in parts(gone if last else []):
                     rows.delete(ids=part)
         return Change(len(fresh), len(new) - len(fresh), len(gone))
 
@@ -185,6 +191,12 @@ class Index:
         with self._store.reading() as (rows, _):
             found = rows.get(include=["metadatas"])["metadatas"] or []
         return {str(row["document_id"]): str(row[FILE]) for row in found if row and FILE in row and "document_id" in row}
+
+    def pages(self) -> dict[str, datetime | None]:
+        """Return the pages of the web: address to when they were retrieved; see `retrievals`."""
+        with self._store.reading() as (rows, _):
+            found = rows.get(where={"source_type": "web"}, include=["metadatas"])
+        return retrievals(from_row(key, None, row) for key, row in zip(found["ids"], found["metadatas"] or [], strict=True))
 
     def count(self) -> int:
         """Return how many passages the index holds."""

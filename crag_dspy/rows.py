@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
-from datetime import date, datetime
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, date, datetime
 from typing import Any, NamedTuple
 
 from chromadb.api.models.Collection import Collection
@@ -38,12 +38,27 @@ class Snapshot(NamedTuple):
 
 
 def read_snapshot(rows: Collection, state: State, before: Snapshot) -> Snapshot:
-    """Read the collection's rows; of those known before, nothing: a row's id changes with its content."""
+    """Read the collection's rows; of those known before, only when pages were retrieved: a row's id changes with its content."""
     ids = set(rows.get(include=[])["ids"])
     new = [passage for part in parts(sorted(ids - before.passages.keys())) for passage in read_passages(rows, part)]
     passages = {key: passage for key, passage in before.passages.items() if key in ids} | {passage.id: passage for passage in new}
+    if before.passages:
+        passages |= _retrieved_anew(rows, passages)
     keywords = before.keywords.updated({passage.id: in_context(passage) for passage in new}, before.passages.keys() - ids)
     return Snapshot(state, passages, keywords)
+
+
+def _retrieved_anew(rows: Collection, passages: Mapping[str, Passage]) -> dict[str, Passage]:
+    found = rows.get(where={"source_type": "web"}, include=["metadatas"])
+    days = {
+        key: _iso(datetime.fromisoformat, (row or {}).get("retrieved_at"))
+        for key, row in zip(found["ids"], found["metadatas"] or [], strict=True)
+    }
+    return {
+        key: passages[key].model_copy(update={"retrieved_at": when})
+        for key, when in days.items()
+        if key in passages and passages[key].retrieved_at != when
+    }
 
 
 def read_passages(rows: Collection, ids: list[str]) -> list[Passage]:
@@ -84,6 +99,24 @@ def from_row(key: str, text: str | None, row: Any) -> Passage:
         retrieved_at=_iso(datetime.fromisoformat, row.get("retrieved_at")),
         snippet=bool(row.get("snippet")),
     )
+
+
+def retrievals(passages: Iterable[Passage]) -> dict[str, datetime | None]:
+    """Return the web's pages among passages: document id to when the oldest of its passages was retrieved, None where one does not say."""
+    found: dict[str, datetime | None] = {}
+    for passage in passages:
+        if passage.source_type == "web":
+            when = passage.retrieved_at
+            when = when.replace(tzinfo=when.tzinfo or UTC) if when else None
+            before = found.get(passage.document_id, when)
+            found[passage.document_id] = min(before, when) if before and when else None
+    return found
+
+
+def due(pages: Mapping[str, datetime | None], before: datetime) -> list[str]:
+    """Return the pages that were retrieved before a moment, or nobody knows when; the oldest first."""
+    old = {id: when for id, when in pages.items() if when is None or when < before}
+    return sorted(old, key=lambda id: (old[id] or datetime.min.replace(tzinfo=UTC), id))
 
 
 def _iso(read: Callable[[str], Any], value: Any) -> Any:

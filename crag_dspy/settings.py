@@ -17,6 +17,8 @@ SearchDepth = Literal["basic", "advanced"]
 SearchTopic = Literal["general", "news", "finance"]
 TimeRange = Literal["day", "week", "month", "year"]
 
+SECRETS = frozenset({"CRAG_WEBHOOK_SECRET"})  # no settings, though named like them: read by what uses them, when it opens
+
 
 class Settings(BaseSettings):
     """How the parts are chosen. Keys and tokens are not settings: each client reads its own when it opens."""
@@ -27,6 +29,12 @@ class Settings(BaseSettings):
     lm: str = Field(default="local", description="`local` (the embedded LM) or any model string that DSPy takes.")
     lm_api_base: str | None = Field(default=None, description="Address of an OpenAI-compatible endpoint, if not the provider's own.")
     lm_max_tokens: int = Field(default=400, gt=0, description="Most tokens that one LM call may write.")
+    reflection_lm: str | None = Field(default=None, description="LM that writes instructions while compiling. Unset: the LM itself.")
+    reflection_lm_api_base: str | None = Field(
+        default=None, description="Address of the reflection LM's endpoint, if not the provider's own."
+    )
+    judge_lm: str | None = Field(default=None, description="LM that judges answers under `--judge`; another one than the LM itself.")
+    judge_lm_api_base: str | None = Field(default=None, description="Address of the judge's endpoint, if not the provider's own.")
     local_model: Path | None = Field(default=None, description="A GGUF file to use instead of the embedded LM's weights.")
     web: Web | None = Field(
         default=None,
@@ -50,6 +58,12 @@ class Settings(BaseSettings):
         ge=0,
         allow_inf_nan=False,
         description="Hours that a fetched page is used before its site is asked whether it changed.",
+    )
+    refresh_days: float = Field(
+        default=7.0, ge=0, allow_inf_nan=False, description="Days after which `crag refresh` asks whether a page of the index changed."
+    )
+    documents: Path | None = Field(
+        default=None, description="Folder whose files the webhook may add to the index. Unset: only files that are in the index."
     )
     chroma: str | None = Field(default=None, description="Folder, or http(s):// address, of the Chroma index. Unset: <home>/chroma.")
     collection: str = Field(default="crag", description="Name of the Chroma collection.")
@@ -82,7 +96,7 @@ def load_settings(**overrides: object) -> Settings:
     Raises:
         SettingsError: a `CRAG_…` variable that does not exist, or a value that does not fit.
     """
-    known = {f"CRAG_{name}".upper() for name in Settings.model_fields}
+    known = {f"CRAG_{name}".upper() for name in Settings.model_fields} | SECRETS
     # pydantic-settings ignores unknown environment variables even with extra="forbid", so a typo would go unnoticed.
     for name in sorted(os.environ):
         if name.upper().startswith("CRAG_") and name.upper() not in known:

@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
-from datetime import date
+from collections.abc import Iterable, Mapping
+from datetime import date, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from chromadb.api import ClientAPI
 
-from crag_dspy.rows import parts, read_passages
+from crag_dspy.rows import parts, read_passages, retrievals
 from crag_dspy.store import Store
 
 MODEL = "crag"
 
 
 class IndexStatus(NamedTuple):
-    """What an index holds. Days are (oldest, newest), None where no passage has one; size in bytes, None on a server."""
+    """What an index holds. Days are (oldest, newest), None where no passage has one; size in bytes, None on a server.
+
+    `pages` are the web's, with when they were retrieved: see `retrievals`.
+    """
 
     documents: int
     passages: int
     internal: int
     web: int
+    pages: Mapping[str, datetime | None]
     published: tuple[date, date] | None
     retrieved: tuple[date, date] | None
     embedder: str
@@ -52,6 +56,7 @@ def index_status(client: ClientAPI, collection: str) -> IndexStatus:
         passages=len(passages),
         internal=len(passages) - web,
         web=web,
+        pages=retrievals(passages),
         published=_span(passage.published_at for passage in passages),
         retrieved=_span(passage.retrieved_at.date() if passage.retrieved_at else None for passage in passages),
         embedder=str(metadata.get("embedder", "unknown")),

@@ -23,15 +23,19 @@ from crag_dspy.settings import Settings, load_settings
 from optimize import html, registry
 from optimize.baselines import NaiveRAG, TutorialCRAG
 from optimize.champion import COMPILED, UNCOMPILED, judge, register
-from optimize.compile import FULL, QUICK, compile_program
+from optimize.compile import FULL, QUICK, compile_program, prepare
 from optimize.dataset import Row, sample
 from optimize.demo import DATA as DATA
 from optimize.demo import WORLD_TODAY as WORLD_TODAY
 from optimize.demo import index_corpus as index_corpus
+from optimize.evaluate import Outcome
+from optimize.optimizers import FULL_BUDGET, QUICK_BUDGET, Optimizer, Recipe, writer
 from optimize.origin import digest, git_commit, parts_digest
+from optimize.preflight import afford, check, estimate, table
 from optimize.promote import VERDICTS, Mode, measure
 from optimize.proof import prove, unmeasured
 from optimize.report import Steps, before_after, console, one_of_each_need
+from optimize.spend import recording, run_folder
 from optimize.splits import load_splits, split_file
 
 QUICK_TRAIN, QUICK_DEV = 16, 8
@@ -48,6 +52,15 @@ class Options(NamedTuple):
     promote: Mode = "auto"
     seed: int = 0
     report: Path = Path("report.html")
+    optimizer: Optimizer = "few-shot"
+    end_to_end: bool = False
+    judge: bool = False
+    max_cost: float | None = None
+
+    @property
+    def recipe(self) -> Recipe:
+        """How the program is compiled."""
+        return Recipe(self.optimizer, self.end_to_end, self.seed, QUICK_BUDGET if self.quick else FULL_BUDGET)
 
 
 @cli.command()
@@ -56,12 +69,16 @@ def main(
     dev: Annotated[Path | None, typer.Option(help="Questions to measure on, JSONL; none of them may be in --train.")] = None,
     test: Annotated[str, typer.Option(help="Questions measured once, at the end, JSONL; with --data also 'split': its last fifth.")] = "",
     data: Annotated[Path | None, typer.Option(help="One file instead, split 60/20/20 by --seed, each need in proportion.")] = None,
-    seed: Annotated[int, typer.Option(help="Which split.")] = 0,
+    seed: Annotated[int, typer.Option(help="Which split, and where the optimizer begins.")] = 0,
     as_of: Annotated[datetime | None, typer.Option(formats=["%Y-%m-%d"], help="The day of the questions. Default: today.")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="A small sample: to see it work.")] = False,
-    baselines: Annotated[
-        bool, typer.Option("--baselines", help="Measure plain RAG and a tutorial's CRAG too: on --test, else on dev.")
+    optimizer: Annotated[Optimizer, typer.Option(help="What writes the prompts; see the README.")] = "few-shot",
+    end_to_end: Annotated[
+        bool, typer.Option("--end-to-end", help="Optimize all predictors at once for whole answers, not each on its own examples.")
     ] = False,
+    max_cost: Annotated[float | None, typer.Option(min=0, help="USD that LM calls may cost; the same command with more resumes.")] = None,
+    judge: Annotated[bool, typer.Option("--judge", help="Let CRAG_JUDGE_LM judge the answers too.")] = False,
+    baselines: Annotated[bool, typer.Option("--baselines", help="Measure plain RAG and a tutorial's CRAG too.")] = False,
     promote: Annotated[Mode, typer.Option(help="Move the alias champion: if it is better (auto), never, or always (force).")] = "auto",
     report: Annotated[Path, typer.Option(help="Where the report is written.")] = Path("report.html"),
 ) -> None:
@@ -86,7 +103,7 @@ def main(
         if demo:
             index_corpus(settings, DATA / "corpus", steps)
         day = (as_of or (WORLD_TODAY if demo else datetime.now())).date()
-        options = Options(quick, baselines, promote, seed, report)
+        options = Options(quick, baselines, promote, seed, report, optimizer, end_to_end, judge, max_cost)
         optimize(settings, rows["train"], rows["dev"], day, steps=steps, test=rows.get("test", ()), options=options)
 
 
@@ -104,15 +121,28 @@ def optimize(
     """Evaluate, compile, evaluate again, prove, decide, register, report; return the compiled program's version.
 
     Raises:
-        CragError: a part cannot be had; nothing was asked of an LM yet.
+        CragError: a part cannot be had, the optimizer lacks something, or the run would cost too much: nothing was asked of an LM yet.
+            Or the money was spent, the LM or the optimizer failed: the same run resumes.
     """
     steps.start("Starting the models and the web")
-    # In memory only: DSPy's disk cache is shared between endpoints that give a model the same name.
-    dspy.configure_cache(enable_disk_cache=False, enable_memory_cache=True)
     # What an earlier question left in the index would answer the next one: measured is the index that the team filled, and the live web.
     crag = app.build(settings.model_copy(update={"remember": False}), today=lambda: day, lm=lm)
     parts = crag.program.parts = replace(crag.program.parts, where=Where(source_type="internal"))
-    lm = crag.lm.copy(cache=True)
+    lm, recipe, effort = crag.lm.copy(cache=True), options.recipe, QUICK if options.quick else FULL
+    reflects = options.optimizer in ("mipro", "gepa")
+    prompt_lm = writer(app.build_lm(settings, "reflection") if reflects and settings.reflection_lm else lm, options.seed)
+    judging = app.build_lm(settings, "judge").copy(cache=True) if options.judge else None
+    steps.start("Observing the training questions")
+    prepared = prepare(crag.program, train, day, recipe, steps.note)
+    steps.stop()
+    notes = check(recipe, prepared.tasks)
+    programs = 4 if options.baselines else 2
+    measured = [(f"dev, {programs} programs", [*dev] * programs), (f"test, {programs} programs", [*test] * programs)]
+    costs = estimate(recipe, effort, prepared.tasks, lm, prompt_lm, measured=measured[: 2 if test else 1], judge=judging)
+    console.print(table(costs, prepared.tasks))
+    for note in notes:
+        console.print(f"Note: {note}.", style="yellow", markup=False)
+    afford(costs, options.max_cost)
     mlflow.set_experiment(registry.MODEL)
     shared = {
         "lm": lm.model,
@@ -124,26 +154,51 @@ def optimize(
         "quick": options.quick,
         "seed": options.seed,
     }
+    names = {str(one.kwargs.get("api_base")): "embedded" for one in (lm, prompt_lm, judging) if one and app.embedded(one)}
+    endpoints = [(one.model, names.get(base := str(one.kwargs.get("api_base")), base)) for one in (lm, prompt_lm, judging) if one]
+    folder = run_folder(settings.home, endpoints, recipe.facts(), shared["train"], shared["dev"], options.quick)
     earlier = registry.earlier_touches(str(shared["test"])) if test else 0
-    with app.context(lm), dspy.context(disable_history=True), mlflow.start_run(run_name="quick" if options.quick else "full") as run:
-        runs = {UNCOMPILED: steps.evaluate(f"On dev: {UNCOMPILED}", crag.program, dev, day)}
+
+    def warn(text: str) -> None:
+        console.print(f"Note: {text}.", style="yellow", markup=False)
+
+    with (
+        recording(folder, max_usd=options.max_cost, names=names, warn=warn) as replies,
+        app.context(lm),
+        dspy.context(disable_history=True),
+        mlflow.start_run(run_name="quick" if options.quick else "full") as run,
+    ):
+
+        def ask(split: str, name: str, program: dspy.Module, rows: Sequence[Row]) -> list[Outcome]:
+            what = f"On {split}: {name}"
+            with replies.during(what):
+                return steps.evaluate(what, program, rows, day, judging)
+
+        runs = {UNCOMPILED: ask("dev", UNCOMPILED, crag.program, dev)}
         steps.start("Compiling on train")
-        compiled = compile_program(crag.program, train, day, QUICK if options.quick else FULL, steps.note)
-        ours: dict[str, dspy.Module] = {UNCOMPILED: crag.program, COMPILED: compiled.program}
-        baselines = {baseline.__name__: baseline(parts) for baseline in (NaiveRAG, TutorialCRAG)} if options.baselines else {}
-        on_dev = {COMPILED: compiled.program} | ({} if test else baselines)
-        runs |= {name: steps.evaluate(f"On dev: {name}", program, dev, day) for name, program in on_dev.items()}
+        compiled = compile_program(crag.program, prepared, day, effort, recipe, prompt_lm, steps.note)
+        programs_by_name: dict[str, dspy.Module] = {UNCOMPILED: crag.program, COMPILED: compiled.program}
+        if options.baselines:
+            programs_by_name |= {baseline.__name__: baseline(parts) for baseline in (NaiveRAG, TutorialCRAG)}
+        runs |= {name: ask("dev", name, program, dev) for name, program in programs_by_name.items() if name != UNCOMPILED}
         candidate, uncompiled = measure(runs[COMPILED]), measure(runs[UNCOMPILED])
         decision = judge(options.promote, candidate, uncompiled, program=crag.program, shared=shared, steps=steps, dev=dev, day=day)
         # The test questions last: nothing is chosen after they were seen.
         mlflow.set_tags({"test": "touched", "test_questions": shared["test"]} if test else {"test": "untouched"})
-        tested = {name: steps.evaluate(f"On test: {name}", program, test, day) for name, program in (ours | baselines).items() if test}
+        tested = {name: ask("test", name, program, test) for name, program in programs_by_name.items() if test}
         steps.start("Comparing")
         proof = prove(runs, parts.cross_encoder)
         final = prove(tested, parts.cross_encoder) if test else None
         verdict = f"{VERDICTS[decision.champion]}: {decision.reason}."
-        recipe = {"optimizer": "few-shot", "demonstrations": compiled.demos, "decision": decision.reason}
+        mlflow.log_metrics({f"spent/{name}": value for name, value in replies.spent.items()})
+        made = recipe.facts() | {"demonstrations": compiled.demos, "decision": decision.reason}
+        made |= ({"reflection_lm": prompt_lm.model} if reflects else {}) | ({"judge_lm": judging.model} if judging else {})
         notes = [f"{note}." for note in compiled.warnings]
+        if replies.replayed:
+            notes.append(
+                f"This run resumed an interrupted one: of {replies.replayed + replies.made} LM calls {replies.replayed} were replayed. "
+                "They count as calls and with their tokens, but took no time: the seconds of what they answered are too low."
+            )
         if earlier:
             notes.append(f"The test questions were used by {earlier} earlier runs: what was changed since may have been fitted to them.")
         text = html.render(
@@ -155,12 +210,12 @@ def optimize(
             lm=lm.model,
             verdict=verdict,
             notes=notes,
-            facts={"run": run.info.run_id, "commit": git_commit()} | {key: str(value) for key, value in (shared | recipe).items()},
+            facts={"run": run.info.run_id, "commit": git_commit()} | {key: str(value) for key, value in (shared | made).items()},
         )
         steps.start("Registering the version")
         with tempfile.TemporaryDirectory() as scratch:
             packed = pack(app.index_folder(settings), Path(scratch) / "index") if settings.pack_index else None
-            published = register(crag.program, compiled.program, lm, shared, recipe, proof, final, decision, text, packed)
+            published = register(crag.program, compiled.program, lm, shared, made, proof, final, decision, text, packed)
     steps.stop()
     options.report.write_text(text, encoding="utf-8", errors="replace")
     console.print(before_after(proof, f"{len(dev)} dev questions, LM {lm.model}", unmeasured(dev)))
@@ -168,6 +223,7 @@ def optimize(
         console.print(before_after(final, f"{len(test)} test questions, LM {lm.model}", unmeasured(test)))
     for note in notes:
         console.print(f"Note: {note}", style="yellow", markup=False)
+    console.print(f"LM calls: {', '.join(f'{name} {value:,g}' for name, value in replies.spent.items())}.", style="dim", markup=False)
     console.print(f"\nRegistered {published.uri}. {verdict}", style="bold", markup=False)
     console.print(f"Report: {options.report.resolve()}", markup=False)
     console.print('Ask it: crag ask "…"   Serve it: mlflow models serve -m models:/crag@champion --env-manager local\n')

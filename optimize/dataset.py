@@ -169,3 +169,12 @@ def sample(rows: list[Row], size: int) -> list[Row]:
             if pool and len(chosen) < size:
                 chosen.append(pool.pop(0))
     return chosen
+
+
+if __name__ == "__main__":
+    from rich.console import Console
+
+    from crag_dspy.cli import run_in_one_line
+    from optimize.traces import cli
+
+    run_in_one_line(cli, Console(stderr=True, highlight=False, soft_wrap=True))

@@ -13,6 +13,7 @@ from crag_dspy.retrieve import Scorer
 from crag_dspy.types import Answer, Trace
 from optimize.citing import alce, by_facts, grounded_by_facts
 from optimize.dataset import Need, Row
+from optimize.judge import judged_right
 from optimize.metrics import abstention, action_right, answer_right, cites_gold, fallback, fallback_by_effect, objective
 from optimize.reliability import expected_calibration_error
 from optimize.stages import (
@@ -39,6 +40,8 @@ class Outcome(NamedTuple):
     answer: Answer | None
     trace: Trace | None
     error: str | None
+    judged: bool | None = None
+    """Whether a judge finds the answer right, where one was asked and could tell."""
 
     @property
     def right(self) -> bool:
@@ -46,11 +49,17 @@ class Outcome(NamedTuple):
         return self.answer is not None and answer_right(self.row, self.answer)
 
 
-def run(program: dspy.Module, rows: Sequence[Row], as_of: date, done: Callable[[Outcome], None] = lambda outcome: None) -> list[Outcome]:
+def run(
+    program: dspy.Module,
+    rows: Sequence[Row],
+    as_of: date,
+    done: Callable[[Outcome], None] = lambda outcome: None,
+    judge: dspy.BaseLM | None = None,
+) -> list[Outcome]:
     """Ask every question, one after the other, so that a run can be repeated word for word.
 
     Raises:
-        LMFailure: the LM failed three questions in a row: asking on would only cost.
+        LMFailure: the LM failed three questions in a row: asking on would only cost. Or the judge failed.
     """
     outcomes: list[Outcome] = []
     failures = 0
@@ -66,6 +75,11 @@ def run(program: dspy.Module, rows: Sequence[Row], as_of: date, done: Callable[[
             outcome = Outcome(row, None, None, str(LMFailure(exc)))
         except CragError as exc:
             outcome = Outcome(row, None, None, str(exc))
+        if judge is not None and outcome.answer is not None:
+            try:
+                outcome = outcome._replace(judged=judged_right(row, outcome.answer, judge))
+            except dspy.LMError as exc:
+                raise LMFailure(exc) from None
         outcomes.append(outcome)
         done(outcome)
     return outcomes
@@ -83,6 +97,7 @@ def summarise(outcomes: Sequence[Outcome], scorer: Scorer | None = None) -> dict
         "errors": len(outcomes) - len(done),
         "answers_right": _mean([o.right for o in outcomes]) or 0.0,
     }
+    found["judged_right"] = _mean([o.judged for o in outcomes])
     for need in NEEDS:
         found[f"answers_right_{need}"] = _mean([o.right for o in outcomes if o.row.need == need])
     answers = [(row, answer) for row, answer, _ in done]

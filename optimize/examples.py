@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import date
+from functools import cache
 from typing import Any
 
 import dspy
@@ -38,7 +39,8 @@ def for_grade(observations: Sequence[Observation]) -> list[dspy.Example]:
                 if level != "0" or item is scored[-1]:
                     chosen.setdefault(level, item)
             for level, item in chosen.items():
-                example = dspy.Example(question=text, passage=as_data(in_context(item.passage)), level=level)
+                sentence = next((s for s in o.row.support if level == "3" and contains(item.passage.text, s)), "")
+                example = dspy.Example(question=text, passage=as_data(in_context(item.passage)), level=level, sentence=sentence)
                 by_level[level].append(example.with_inputs("question", "passage"))
     rows = max((len(examples) for examples in by_level.values()), default=0)
     return [examples[i] for i in range(rows) for examples in by_level.values() if i < len(examples)]
@@ -59,17 +61,34 @@ def for_rewrite(observations: Sequence[Observation]) -> list[dspy.Example]:
     ]
 
 
-def finds_gold(program: CRAG) -> Metric:
+Finds = Callable[[str, str], tuple[str, tuple[str, ...]]]
+"""(question, reply) → the query that the program would send, and the URLs it finds; an empty query finds nothing."""
+
+
+def finder(program: CRAG) -> Finds:
+    """Return what a rewriter's reply finds on the web, each query asked once: a search may cost money."""
+
+    @cache
+    def search(query: str) -> tuple[str, ...]:
+        if program.parts.search is None:
+            return ()
+        try:
+            return tuple(result.url for result in program.parts.search(query, program.parts.pages_per_search))
+        except SourceFailure:
+            return ()
+
+    def find(question: str, reply: str) -> tuple[str, tuple[str, ...]]:
+        query = clean_query(reply)
+        return (sent, search(sent)) if query and (sent := with_names(query, question)) else ("", ())
+
+    return find
+
+
+def finds_gold(find: Finds) -> Metric:
     """Return the metric of a query: the search finds a gold page with it."""
 
     def metric(example: dspy.Example, prediction: Any, trace: object = None) -> bool:
-        query = with_names(clean_query(str(prediction.query)), example.question)
-        if not clean_query(str(prediction.query)) or program.parts.search is None:
-            return False
-        try:
-            return bool({result.url for result in program.parts.search(query, program.parts.pages_per_search)} & set(example.gold_urls))
-        except SourceFailure:
-            return False
+        return bool({*find(example.question, str(prediction.query))[1]} & {*example.gold_urls})
 
     return metric
 
@@ -142,3 +161,20 @@ def answers_right(example: dspy.Example, prediction: Any, trace: object = None) 
         return declines(reply) and len(reply.split()) <= 6
     cited = all(f"[{n}]" in reply for n in example.markers[:1])
     return cited and not declines(reply) and all(holds(reply, fact) for fact in example.facts) and len(reply.split()) <= 60
+
+
+def in_turn(known: Sequence[dspy.Example]) -> list[dspy.Example]:
+    """Return the examples with the needs in turn, so that the first few cover all of them."""
+    needs = list(dict.fromkeys(example.need for example in known))
+    pools = {need: [example for example in known if example.need == need] for need in needs}
+    rounds = max((len(pool) for pool in pools.values()), default=0)
+    return [pools[need][i] for i in range(rounds) for need in needs if i < len(pools[need])]
+
+
+def halves(examples: Sequence[dspy.Example], most: int) -> tuple[list[dspy.Example], list[dspy.Example]]:
+    """Return examples to learn from and to choose on, at most `most` of each, of every level and need as many here as there."""
+    label = [str(example.get("level", example.get("need", ""))) for example in examples]
+    order = sorted(range(len(examples)), key=label.__getitem__)
+    parts = (sorted(order[::2]), sorted(order[1::2]))
+    learn, choose = ([examples[i] for i in part][:most] for part in parts)
+    return learn, choose

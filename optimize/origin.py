@@ -11,7 +11,23 @@ from crag_dspy.index import Index
 from crag_dspy.settings import Settings
 from optimize.dataset import Row
 
-ELSEWHERE = {"home", "lm", "lm_api_base", "local_model", "sandbox", "page_cache", "chroma", "collection", "remember", "tracing", "workers"}
+ELSEWHERE = {
+    "home",
+    "lm",
+    "lm_api_base",
+    "reflection_lm",
+    "reflection_lm_api_base",
+    "judge_lm",
+    "judge_lm_api_base",
+    "local_model",
+    "sandbox",
+    "page_cache",
+    "chroma",
+    "collection",
+    "remember",
+    "tracing",
+    "workers",
+}
 """Settings that change where things are, not what is answered."""
 
 

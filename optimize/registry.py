@@ -227,6 +227,7 @@ def table(outcomes: Sequence[Outcome]) -> pd.DataFrame:
                 "question": o.row.question,
                 "expected": o.row.answer,
                 "right": o.right,
+                "judged_right": o.judged,
                 "objective": question_objective(o),
                 "answer": o.answer.text if o.answer else "",
                 "status": o.answer.status if o.answer else "error",

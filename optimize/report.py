@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from datetime import date
 from typing import Any, NamedTuple
 
+import dspy
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -18,6 +19,7 @@ from optimize.proof import EVERYTHING, Pair, Proof
 
 COSTS = ("lm_calls", "searches", "prompt_tokens", "completion_tokens", "seconds")
 SHOWN = (
+    "judged_right",
     "action_accuracy", "fallback_precision", "fallback_recall", "abstention_f1", "retrieval_recall_at_5", "grader_balanced_accuracy",
     "strip_precision", "strip_recall", "cites_gold", "citation_precision", "citation_recall", "groundedness", "confidence_ece", *COSTS,
 )  # fmt: skip
@@ -137,10 +139,12 @@ class Steps:
             verdict = "right" if outcome.right else "error" if outcome.error else "wrong"
             console.print(f"  {verdict} ({outcome.row.need or 'unlabelled'}): {outcome.row.question}", style="dim", markup=False)
 
-    def evaluate(self, description: str, program: Any, rows: Sequence[Row], day: date) -> list[evaluate.Outcome]:
+    def evaluate(
+        self, description: str, program: Any, rows: Sequence[Row], day: date, judge: dspy.BaseLM | None = None
+    ) -> list[evaluate.Outcome]:
         """Evaluate a program as one step."""
         self.start(description, len(rows))
-        return evaluate.run(program, rows, day, self.answered)
+        return evaluate.run(program, rows, day, self.answered, judge)
 
     def stop(self) -> None:
         """End the step and leave a line saying how long it took."""
