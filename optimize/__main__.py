@@ -78,7 +78,9 @@ def main(
     ] = False,
     max_cost: Annotated[float | None, typer.Option(min=0, help="USD that LM calls may cost; the same command with more resumes.")] = None,
     judge: Annotated[bool, typer.Option("--judge", help="Let CRAG_JUDGE_LM judge the answers too.")] = False,
-    baselines: Annotated[bool, typer.Option("--baselines", help="Measure plain RAG and a tutorial's CRAG too.")] = False,
+    baselines: Annotated[
+        bool, typer.Option("--baselines", help="Measure plain RAG and a tutorial's CRAG too: on --test, else on dev.")
+    ] = False,
     promote: Annotated[Mode, typer.Option(help="Move the alias champion: if it is better (auto), never, or always (force).")] = "auto",
     report: Annotated[Path, typer.Option(help="Where the report is written.")] = Path("report.html"),
 ) -> None:
@@ -136,8 +138,9 @@ def optimize(
     prepared = prepare(crag.program, train, day, recipe, steps.note)
     steps.stop()
     notes = check(recipe, prepared.tasks)
-    programs = 4 if options.baselines else 2
-    measured = [(f"dev, {programs} programs", [*dev] * programs), (f"test, {programs} programs", [*test] * programs)]
+    baselines = {baseline.__name__: baseline(parts) for baseline in (NaiveRAG, TutorialCRAG)} if options.baselines else {}
+    on_dev, on_test = 2 + (0 if test else len(baselines)), 2 + len(baselines)
+    measured = [(f"dev, {on_dev} programs", [*dev] * on_dev), (f"test, {on_test} programs", [*test] * on_test)]
     costs = estimate(recipe, effort, prepared.tasks, lm, prompt_lm, measured=measured[: 2 if test else 1], judge=judging)
     console.print(table(costs, prepared.tasks))
     for note in notes:
@@ -177,15 +180,13 @@ def optimize(
         runs = {UNCOMPILED: ask("dev", UNCOMPILED, crag.program, dev)}
         steps.start("Compiling on train")
         compiled = compile_program(crag.program, prepared, day, effort, recipe, prompt_lm, steps.note)
-        programs_by_name: dict[str, dspy.Module] = {UNCOMPILED: crag.program, COMPILED: compiled.program}
-        if options.baselines:
-            programs_by_name |= {baseline.__name__: baseline(parts) for baseline in (NaiveRAG, TutorialCRAG)}
-        runs |= {name: ask("dev", name, program, dev) for name, program in programs_by_name.items() if name != UNCOMPILED}
+        programs = {UNCOMPILED: crag.program, COMPILED: compiled.program} | baselines
+        runs |= {name: ask("dev", name, programs[name], dev) for name in (COMPILED, *(() if test else baselines))}
         candidate, uncompiled = measure(runs[COMPILED]), measure(runs[UNCOMPILED])
         decision = judge(options.promote, candidate, uncompiled, program=crag.program, shared=shared, steps=steps, dev=dev, day=day)
         # The test questions last: nothing is chosen after they were seen.
         mlflow.set_tags({"test": "touched", "test_questions": shared["test"]} if test else {"test": "untouched"})
-        tested = {name: ask("test", name, program, test) for name, program in programs_by_name.items() if test}
+        tested = {name: ask("test", name, program, test) for name, program in programs.items() if test}
         steps.start("Comparing")
         proof = prove(runs, parts.cross_encoder)
         final = prove(tested, parts.cross_encoder) if test else None

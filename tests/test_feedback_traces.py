@@ -31,6 +31,7 @@ from crag_dspy.experiment import NAME, experiment
 from crag_dspy.feedback import FeedbackError, FeedbackUnavailable, UnknownTrace, Verdict, verdict
 from crag_dspy.http import create_app
 from crag_dspy.settings import Settings
+from crag_dspy.state import save_state
 from crag_dspy.types import Answer
 from crag_dspy.watch import Tracing, questions
 from optimize.dataset import Row, load_rows
@@ -217,6 +218,16 @@ def test_the_root_says_which_versions_answered_and_what_was_tried(fake_lm: FakeL
     assert other.prompts["generate"] != said["prompts"]["generate"] and other.prompts["grade"] == said["prompts"]["grade"]
 
 
+def test_a_loaded_version_is_named_by_its_run_not_by_an_alias_that_moves(
+    fake_lm: FakeLM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_state(build(fake_lm.lm()).program, tmp_path / "program.json")
+    (tmp_path / "manifest.json").write_text('{"run_id": "77"}')
+    monkeypatch.setattr(mlflow.artifacts, "download_artifacts", lambda uri: str(tmp_path))
+    monkeypatch.setattr(crag_dspy, "build", lambda settings, lm: build(lm))
+    assert crag_dspy.load("models:/crag@champion", lm=fake_lm.lm()).version == "run 77"
+
+
 # --- feedback
 
 
@@ -371,7 +382,7 @@ def test_without_a_judged_answer_nothing_is_written(fake_lm: FakeLM, tmp_path: P
 def test_each_kind_of_verdict_gives_its_row_or_its_reason(fake_lm: FakeLM, store: str, tmp_path: Path) -> None:
     buoy = "What does the Tidewarden buoy weigh?"
     corrected = ask(fake_lm)
-    confirmed = ask(fake_lm, f"{QUESTION[:-1]} in all?")
+    confirmed = ask(fake_lm, "How long does the Corvane warranty last for, in months?")
     unknown, wrongly_unknown = ask(fake_lm, buoy, web=NOTHING), ask(fake_lm, f"{buoy[:-1]} in kilograms?", web=NOTHING)
     wrong, hidden, unjudged = ask(fake_lm, "How long is it?"), ask(fake_lm, QUESTION, "redacted"), ask(fake_lm, "Is the warranty long?")
     assert unknown.status == "abstained" and confirmed.conflicts and unjudged.trace_id
@@ -388,7 +399,7 @@ def test_each_kind_of_verdict_gives_its_row_or_its_reason(fake_lm: FakeLM, store
             Row(id=corrected.trace_id, question=QUESTION, answer="33 months"),
             Row(
                 id=confirmed.trace_id,
-                question=f"{QUESTION[:-1]} in all?",
+                question="How long does the Corvane warranty last for, in months?",
                 answer=LONGER,  # without its markers, and without what is said about the older source
                 gold_docs=("warranty.md",),
                 gold_urls=("http://news.example/",),

@@ -6,11 +6,14 @@ from typing import Any
 
 import dspy
 import pytest
+from conftest import TODAY
 from fake_lm import FakeLM
 
+from crag_dspy.errors import LMFailure
 from crag_dspy.lm import Meter
-from crag_dspy.types import Answer, Claim
+from crag_dspy.types import Answer, Claim, Trace
 from optimize.dataset import Row
+from optimize.evaluate import run, summarise
 from optimize.judge import judged_right, parse_verdict
 
 ROW = Row(question="How long does the warranty last?", answer="It lasts 26 months.")
@@ -78,3 +81,21 @@ def test_a_reply_out_of_format_is_read_as_far_as_it_goes(fake_lm: FakeLM, raw: s
 )
 def test_what_needs_no_judge_does_not_ask_one(fake_lm: FakeLM, row: Row, given: Answer, right: bool) -> None:
     assert judged_right(row, given, fake_lm.lm()) is right and fake_lm.calls == []
+
+
+def test_a_judge_is_one_more_metric_beside_the_objective(fake_lm: FakeLM) -> None:
+    """Asked about every answer, by its own LM; what the answer cost is the program's alone."""
+
+    class Program(dspy.Module):  # type: ignore[misc]
+        def forward(self, question: str, as_of: object) -> dspy.Prediction:
+            return dspy.Prediction(answer=answer("Two years and two months."), trace=Trace(kind="general", needs=(question,)))
+
+    fake_lm.rules["verdict"] = lambda inputs: "yes"
+    [plain] = run(Program(), [ROW], TODAY)
+    [judged] = run(Program(), [ROW], TODAY, judge=fake_lm.lm())
+    assert plain.judged is None and "judged_right" not in summarise([plain])
+    assert judged.judged is True and summarise([judged])["judged_right"] == 1.0 and summarise([judged])["answers_right"] == 0.0
+    assert summarise([judged])["objective"] == summarise([plain])["objective"] and judged.answer == plain.answer
+    fake_lm.status = 403
+    with pytest.raises(LMFailure, match="HTTP 403"):  # no verdict is made up
+        run(Program(), [ROW], TODAY, judge=fake_lm.lm())

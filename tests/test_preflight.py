@@ -14,6 +14,9 @@ from conftest import TODAY
 from fake_lm import FakeLM
 from rich.console import Console
 
+from crag_dspy import app
+from crag_dspy.errors import SettingsError
+from crag_dspy.settings import Settings
 from optimize import preflight
 from optimize.compile import QUICK, prepare
 from optimize.dataset import Row
@@ -141,3 +144,31 @@ def test_the_table_names_unknown_prices_and_counts_examples() -> None:
     console.print(table([step((1.0, 2.0)), step(None, "openai/x")], [task("grade", 9), task("rewrite", 0)]))
     text = console.export_text()
     assert "unknown price" in text and "1.0000 – 2.0000" in text and "grade 9, rewrite 0" in text and "in all" in text
+
+
+@pytest.mark.parametrize(
+    ("given", "role", "model", "base"),
+    [
+        ({"reflection_lm": "openai/b", "reflection_lm_api_base": "http://b/v1"}, "reflection", "openai/b", "http://b/v1"),
+        ({}, "reflection", "openai/a", "http://a/v1"),
+        ({"reflection_lm_api_base": "http://b/v1"}, "reflection", "openai/a", "http://a/v1"),
+        ({"judge_lm": "openai/c"}, "judge", "openai/c", None),
+        ({"judge_lm": "openai/c"}, "task", "openai/a", "http://a/v1"),
+    ],
+)
+def test_each_role_has_its_lm(given: dict[str, str], role: app.Role, model: str, base: str | None) -> None:
+    lm = app.build_lm(Settings(lm="openai/a", lm_api_base="http://a/v1", **given), role)
+    assert (lm.model, lm.kwargs.get("api_base")) == (model, base) and not app.embedded(lm)
+
+
+@pytest.mark.parametrize(
+    ("given", "role", "said"),
+    [
+        ({}, "judge", "CRAG_JUDGE_LM is not set"),
+        ({"judge_lm": "nobody/x"}, "judge", "CRAG_JUDGE_LM='nobody/x' names no known provider"),
+        ({"reflection_lm": "nobody/x"}, "reflection", "CRAG_REFLECTION_LM='nobody/x' names no known provider"),
+    ],
+)
+def test_an_lm_that_cannot_be_built_names_its_variable(given: dict[str, str], role: app.Role, said: str) -> None:
+    with pytest.raises(SettingsError, match=said):
+        app.build_lm(Settings(lm="openai/a", **given), role)

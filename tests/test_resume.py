@@ -68,18 +68,16 @@ def ask(lm: dspy.LM, question: str = "What colour is the mast?") -> dict[str, An
     return {"calls": meter.lm_calls, "tokens": meter.budget.prompt_tokens}
 
 
-@pytest.mark.parametrize("at", [2, 17])
 @pytest.mark.parametrize(
     "recipe", [Recipe(name, whole, 0, BUDGET) for name in OPTIMIZERS for whole in (False, True)], ids=lambda r: f"{r[0]}-{r[1]}"
 )
-def test_an_interrupted_compile_repeats_no_call_and_ends_alike(fake: FakeLM, tmp_path: Path, recipe: Recipe, at: int) -> None:
+def test_an_interrupted_compile_repeats_no_call_and_ends_alike(fake: FakeLM, tmp_path: Path, recipe: Recipe) -> None:
     whole, _ = compiled(fake.lm(), tmp_path / "whole", recipe)
     asked, fake.calls = [call.prompt for call in fake.calls], []
-    try:
-        compiled(fake.lm(), tmp_path / "run", recipe, at=at)
-        pytest.skip("it makes fewer calls")
-    except KeyboardInterrupt:
-        before = len(fake.calls)
+    with pytest.raises(KeyboardInterrupt):
+        compiled(fake.lm(), tmp_path / "run", recipe, at=9)
+    before = len(fake.calls)
+    assert 0 < before < len(asked)
     assert (tmp_path / "run").is_dir()
     again, replies = compiled(fake.lm(), tmp_path / "run", recipe)
     assert prompts(again.program) == prompts(whole.program) and again.program.policy.value == whole.program.policy.value
@@ -228,11 +226,10 @@ def test_a_failure_keeps_what_was_evaluated(fake: FakeLM, tmp_path: Path) -> Non
         fake.status = 500
         return "one query"
 
-    fake.rules["query"] = once
+    query, fake.rules["query"] = fake.rules["query"], once
     with pytest.raises(LMFailure, match="HTTP 500"):
         compiled(fake.lm(), tmp_path / "run", Recipe("mipro", budget=BUDGET))
-    fake.status = 200
-    teach(fake)
+    fake.status, fake.rules["query"] = 200, query
     _, replies = compiled(fake.lm(), tmp_path / "run", Recipe("mipro", budget=BUDGET))
     assert replies.replayed >= 1
 
@@ -266,7 +263,8 @@ def test_the_command_resumes_and_says_so(fake: FakeLM, folder: Path, capsys: pyt
     assert before and len(list((folder / ".crag" / "compile").iterdir())) >= 1
     published = run(fake, folder, optimizer="gepa")
     said = " ".join(capsys.readouterr().out.split())
-    assert f"{before} were replayed" in said and "What this run will take" in said and "optimizing (gepa)" in said
+    for words in (f"LM calls {before} were replayed", "What this run will take", "optimizing", "writing"):
+        assert words in said, words
     data = mlflow.get_run(published.run_id).data
     assert data.metrics["spent/lm_calls_replayed"] == before and data.metrics["spent/lm_calls"] == len(fake.calls) - before
     assert data.metrics["spent/usd"] > 0 and data.metrics["after/seconds"] >= 0
