@@ -107,8 +107,9 @@ def test_the_report_is_written_and_logged(compiled: Compiled) -> None:
 
 def test_baselines_and_test_questions_are_measured_where_asked_for_and_recorded(compiled: Compiled) -> None:
     run = mlflow.get_run(compiled.version.run_id).data
+    assert [run.metrics.get(f"{name}/questions") for name in ("before", "after", "NaiveRAG", "TutorialCRAG")] == [8, 8, None, None]
     for name in ("before", "after", "NaiveRAG", "TutorialCRAG"):
-        assert run.metrics[f"{name}/questions"] == 8 and run.metrics[f"test/{name}/questions"] == 2
+        assert run.metrics[f"test/{name}/questions"] == 2
     assert run.tags["test"] == "touched" and run.metrics["gain/objective_low"] <= run.metrics["gain/objective"]
     assert registry.earlier_touches(digest(questions(8)["test"][:2])) == 1
 
