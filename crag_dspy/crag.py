@@ -98,10 +98,11 @@ class Crag:
             finally:
                 events.put(None)
 
-        with ThreadPoolExecutor(1, thread_name_prefix="crag-stream") as pool:
-            asked = pool.submit(copy_context().run, ask)
-            yield from iter(events.get, None)
-            answer = asked.result()
+        pool = ThreadPoolExecutor(1, thread_name_prefix="crag-stream")
+        asked = pool.submit(copy_context().run, ask)
+        pool.shutdown(wait=False)  # whoever stops listening must not wait for the answer: it may be an event loop
+        yield from iter(events.get, None)
+        answer = asked.result()
         yield from re.findall(r"\S+\s*", answer.text)
         yield answer
 

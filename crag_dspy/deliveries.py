@@ -12,6 +12,8 @@ ATTEMPTS = 3  # for a delivery at which the process dies, or the index fails
 _TABLE = """CREATE TABLE IF NOT EXISTS deliveries
     (id TEXT PRIMARY KEY, payload TEXT NOT NULL, received REAL NOT NULL, attempts_left INTEGER NOT NULL)"""
 
+_GIVEN_UP = "(attempts_left = 0 AND payload != '')"  # all attempts failed; one that succeeded has no payload any more
+
 
 class Deliveries:
     """Deliveries by their ids, in an SQLite file that is made when it is first used; processes and threads may share it.
@@ -23,13 +25,14 @@ class Deliveries:
         self.path = path
 
     def holds(self, id: str) -> bool:
-        """Return whether a delivery was added before."""
+        """Return whether a delivery was added before, and not given up since."""
         with self._opened() as database:
-            return database.execute("SELECT 1 FROM deliveries WHERE id = ?", (id,)).fetchone() is not None
+            return database.execute(f"SELECT 1 FROM deliveries WHERE id = ? AND NOT {_GIVEN_UP}", (id,)).fetchone() is not None
 
     def add(self, id: str, payload: str, now: float) -> bool:
-        """Take a delivery; return whether it is new. Of several who add one id at once, one is told so."""
+        """Take a delivery; return whether it is new, or was given up before. Of several who add one id at once, one is told so."""
         with self._opened() as database:
+            database.execute(f"DELETE FROM deliveries WHERE id = ? AND {_GIVEN_UP}", (id,))
             database.execute("DELETE FROM deliveries WHERE received < ? AND attempts_left = 0", (now - KEEP_SECONDS,))
             added = database.execute("INSERT OR IGNORE INTO deliveries VALUES (?, ?, ?, ?)", (id, payload, now, ATTEMPTS))
             return added.rowcount == 1
@@ -45,6 +48,11 @@ class Deliveries:
             if row:
                 database.execute("UPDATE deliveries SET attempts_left = attempts_left - 1 WHERE id = ?", row[:1])
             return row
+
+    def waits(self, id: str) -> bool:
+        """Return whether a delivery will be tried again."""
+        with self._opened() as database:
+            return database.execute("SELECT 1 FROM deliveries WHERE id = ? AND attempts_left > 0", (id,)).fetchone() is not None
 
     def put_back(self, id: str) -> None:
         """Leave a delivery to whoever works next: this was no attempt."""

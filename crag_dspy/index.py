@@ -198,6 +198,11 @@ class Index:
             found = rows.get(where={"source_type": "web"}, include=["metadatas"])
         return retrievals(from_row(key, None, row) for key, row in zip(found["ids"], found["metadatas"] or [], strict=True))
 
+    def internal_ids(self) -> list[str]:
+        """Return the ids of the team's own passages, in order; an id changes with the text."""
+        with self._store.reading() as (rows, _):
+            return sorted(rows.get(where={"source_type": "internal"}, include=[])["ids"])
+
     def count(self) -> int:
         """Return how many passages the index holds."""
         with self._store.reading() as (_, state):

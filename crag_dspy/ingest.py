@@ -16,6 +16,9 @@ from crag_dspy.readers import READERS, NoText
 from crag_dspy.readers import read as read
 from crag_dspy.split import split
 
+LOCK = "crag.ingest.lock"  # beside the index: a file that two read at different times would be stored half and half
+WAIT_SECONDS = 5.0  # for a file that the webhook is indexing
+
 
 class Skipped(NamedTuple):
     """A file that was not ingested, and why."""
@@ -89,11 +92,11 @@ def _only_one(folder: Path | None) -> Iterator[None]:
     if folder is None:
         yield
         return
-    lock = FileLock(folder / "crag.ingest.lock", timeout=0)
+    lock = FileLock(folder / LOCK, timeout=WAIT_SECONDS)
     try:
         lock.acquire()
     except Timeout as exc:
-        raise IngestError("Another crag ingest is writing to this index. Run this one again when that has ended.") from exc
+        raise IngestError("Another crag ingest, or the webhook, is writing to this index. Run this one again when that has ended.") from exc
     try:
         yield
     finally:
@@ -102,10 +105,11 @@ def _only_one(folder: Path | None) -> Iterator[None]:
 
 def _gone(stored: dict[str, str], folders: Sequence[Path]) -> list[str]:
     """Return the ids of documents whose file was below one of the folders and is there no more."""
-    return [id for id, file in stored.items() if any(Path(file).is_relative_to(folder) for folder in folders) and _missing(Path(file))]
+    return [id for id, file in stored.items() if any(Path(file).is_relative_to(folder) for folder in folders) and missing(Path(file))]
 
 
-def _missing(path: Path) -> bool:
+def missing(path: Path) -> bool:
+    """Return whether there is no such file, as far as can be told."""
     try:
         path.lstat()
     except (FileNotFoundError, NotADirectoryError):

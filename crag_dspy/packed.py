@@ -9,8 +9,7 @@ from tempfile import TemporaryDirectory
 from filelock import FileLock
 
 from crag_dspy.errors import IndexUnusable
-
-LOCK, ANNOUNCEMENT = "crag.lock", "crag.writing"  # as in store.py
+from crag_dspy.store import ANNOUNCEMENT, LOCK
 
 
 def pack(folder: Path | None, target: Path) -> Path:

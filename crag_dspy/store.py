@@ -16,6 +16,7 @@ import itertools
 import shutil
 import sqlite3
 import threading
+import time
 import uuid
 import weakref
 from collections.abc import Callable, Iterator
@@ -25,6 +26,7 @@ from typing import Any, NamedTuple, cast
 from urllib.parse import urlsplit
 
 import chromadb
+import httpx
 from chromadb.api import ClientAPI
 from chromadb.api.models.Collection import Collection
 from chromadb.config import Settings as ChromaSettings
@@ -32,12 +34,15 @@ from chromadb.errors import ChromaError, InvalidArgumentError, NotFoundError
 from filelock import FileLock, Timeout
 
 from crag_dspy.errors import IndexUnusable
+from crag_dspy.weather import Late, bounded
 
 SPACE = "cosine"
 # Chroma's 100 misses one neighbour in fourteen among 5,000 vectors, and which one hangs on the order of insertion; 1,000 missed none.
 EF_SEARCH = 1000
 GENERATION = "generation"
 LOCK_SECONDS = 30.0
+LOCK, ANNOUNCEMENT = "crag.lock", "crag.writing"
+SERVER_SECONDS = 10.0  # that a Chroma server may take to answer
 _spellings = itertools.count(1)
 
 
@@ -126,7 +131,7 @@ class Store:
     @property
     def _announcement(self) -> Path:
         assert self.folder
-        return self.folder / "crag.writing"
+        return self.folder / ANNOUNCEMENT
 
     def _interrupted(self) -> bool:
         return self.folder is not None and self._announcement.exists()
@@ -228,14 +233,21 @@ def open_client(where: str | Path) -> ClientAPI:
         with _locked(Path(where)):  # two that make the same new folder at once would trip over each other
             return _open_folder(str(where))
     address = urlsplit(str(where))
-    try:
-        return chromadb.HttpClient(
+
+    def connect() -> ClientAPI:
+        client = chromadb.HttpClient(
             host=address.hostname or "",
             port=address.port or (443 if address.scheme == "https" else 80),
             ssl=address.scheme == "https",
             settings=ChromaSettings(anonymized_telemetry=False),
         )
-    except ValueError as exc:
+        # Chroma's client waits for ever, and has no setting for it: a server that hangs would hold every question.
+        client._server._session.timeout = httpx.Timeout(SERVER_SECONDS)  # type: ignore[attr-defined]
+        return client
+
+    try:
+        return bounded(connect, time.monotonic() + SERVER_SECONDS)
+    except (ValueError, Late) as exc:
         raise IndexUnusable(f"No Chroma server answers at {where}. Start it (chroma run), or set CRAG_CHROMA to a folder.") from exc
 
 
@@ -248,7 +260,7 @@ def _open_folder(path: str) -> ClientAPI:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    lock = FileLock(folder / "crag.lock", timeout=LOCK_SECONDS)
+    lock = FileLock(folder / LOCK, timeout=LOCK_SECONDS)
     try:
         lock.acquire()
     except Timeout as exc:

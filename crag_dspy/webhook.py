@@ -23,6 +23,7 @@ from crag_dspy.domains import canonical_url
 from crag_dspy.errors import IngestError
 from crag_dspy.fetch import Fetcher
 from crag_dspy.index import Index
+from crag_dspy.ingest import LOCK, missing
 from crag_dspy.readers import READERS, NoText, read
 from crag_dspy.refresh import refresh
 from crag_dspy.signing import Refused, key, verify
@@ -32,6 +33,7 @@ from crag_dspy.types import Frozen
 log = logging.getLogger(__name__)
 
 RETRY_SECONDS = 60.0
+LOCK_SECONDS = 600.0  # a `crag ingest` may take as long; after that the delivery is tried again
 STOP_SECONDS = 15.0  # more than a page may take
 _Name = Annotated[str, StringConstraints(min_length=1, max_length=2000)]
 
@@ -125,8 +127,7 @@ class Webhook:
 
     def _work_off(self) -> bool:
         """Work off what is waiting; return False where the rest must wait for a better time."""
-        # As in ingest.py: a file that two read at different times would be stored half and half.
-        lock = FileLock((self._index.folder or self._deliveries.path.parent) / "crag.ingest.lock")
+        lock = FileLock(self._deliveries.path.with_suffix(".lock"))  # one process at a time
         while not self._stopping.is_set():
             with suppress(Timeout), lock.acquire(timeout=1.0):
                 while not self._stopping.is_set():
@@ -149,6 +150,8 @@ class Webhook:
                 failures += 1
         if not failures:
             self._deliveries.finish(id)
+        elif not self._deliveries.waits(id):
+            log.error("Delivery %s is given up; it is taken again if it is sent again.", id)
         return not failures
 
     def _page(self, url: str) -> None:
@@ -156,10 +159,14 @@ class Webhook:
             log.warning("%s was left as it was (%s).", failed.url, failed.code)
 
     def _path(self, path: str) -> None:
+        with FileLock((self._index.folder or self._deliveries.path.parent) / LOCK, timeout=LOCK_SECONDS):
+            self._index_file(path)
+
+    def _index_file(self, path: str) -> None:
         files = self._index.files()
         if (file := self._file(path, files)) is None:
             return
-        if _missing(file):
+        if missing(file):
             for id in _documents(file, files):
                 self._index.delete(id)
             return
@@ -190,7 +197,7 @@ class Webhook:
             if not file.is_relative_to(folder):
                 raise Refused(400, "invalid_path", "A path leads out of the folder of documents.")
             known = bool(_documents(file, files))
-            if (known and _missing(file)) or (os.path.isfile(file) and (known or _readable(file.relative_to(folder)))):
+            if (known and missing(file)) or (os.path.isfile(file) and (known or _readable(file.relative_to(folder)))):
                 return file
         if path not in files:
             return None
@@ -227,16 +234,6 @@ def _address(url: str) -> str:
 def _documents(file: Path, files: Mapping[str, str]) -> list[str]:
     """Return the ids of the documents that were read from a file, or from below what was a folder."""
     return [id for id, other in files.items() if Path(other).is_relative_to(file)]
-
-
-def _missing(file: Path) -> bool:
-    try:
-        file.lstat()
-    except (FileNotFoundError, NotADirectoryError):
-        return True
-    except OSError:  # there, but not for us
-        return False
-    return False
 
 
 def _readable(path: Path) -> bool:

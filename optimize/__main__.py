@@ -126,6 +126,8 @@ def optimize(
         CragError: a part cannot be had, the optimizer lacks something, or the run would cost too much: nothing was asked of an LM yet.
             Or the money was spent, the LM or the optimizer failed: the same run resumes.
     """
+    if settings.pack_index and app.index_folder(settings) is None:
+        raise CragError("CRAG_PACK_INDEX needs an index in a folder; this one is on a server. Unset it: the model finds the server.")
     steps.start("Starting the models and the web")
     # What an earlier question left in the index would answer the next one: measured is the index that the team filled, and the live web.
     crag = app.build(settings.model_copy(update={"remember": False}), today=lambda: day, lm=lm)
@@ -134,19 +136,6 @@ def optimize(
     reflects = options.optimizer in ("mipro", "gepa")
     prompt_lm = writer(app.build_lm(settings, "reflection") if reflects and settings.reflection_lm else lm, options.seed)
     judging = app.build_lm(settings, "judge").copy(cache=True) if options.judge else None
-    steps.start("Observing the training questions")
-    prepared = prepare(crag.program, train, day, recipe, steps.note)
-    steps.stop()
-    notes = check(recipe, prepared.tasks)
-    baselines = {baseline.__name__: baseline(parts) for baseline in (NaiveRAG, TutorialCRAG)} if options.baselines else {}
-    on_dev, on_test = 2 + (0 if test else len(baselines)), 2 + len(baselines)
-    measured = [(f"dev, {on_dev} programs", [*dev] * on_dev), (f"test, {on_test} programs", [*test] * on_test)]
-    costs = estimate(recipe, effort, prepared.tasks, lm, prompt_lm, measured=measured[: 2 if test else 1], judge=judging)
-    console.print(table(costs, prepared.tasks))
-    for note in notes:
-        console.print(f"Note: {note}.", style="yellow", markup=False)
-    afford(costs, options.max_cost)
-    mlflow.set_experiment(registry.MODEL)
     shared = {
         "lm": lm.model,
         "as_of": day.isoformat(),
@@ -157,6 +146,22 @@ def optimize(
         "quick": options.quick,
         "seed": options.seed,
     }
+    steps.start("Observing the training questions")
+    prepared = prepare(crag.program, train, day, recipe, steps.note)
+    steps.stop()
+    notes = check(recipe, prepared.tasks)
+    baselines = {baseline.__name__: baseline(parts) for baseline in (NaiveRAG, TutorialCRAG)} if options.baselines else {}
+    on_dev, on_test = 2 + (0 if test else len(baselines)), 2 + len(baselines)
+    measured = [(f"dev, {on_dev} programs", [*dev] * on_dev)] + ([(f"test, {on_test} programs", [*test] * on_test)] if test else [])
+    champion = registry.champion()
+    again = champion is not None and registry.measured(champion, shared, dev) is None
+    measured += [("dev, the champion", dev)] if again else []
+    costs = estimate(recipe, effort, prepared.tasks, lm, prompt_lm, measured=measured, judge=judging)
+    console.print(table(costs, prepared.tasks))
+    for note in notes:
+        console.print(f"Note: {note}.", style="yellow", markup=False)
+    afford(costs, options.max_cost)
+    mlflow.set_experiment(registry.MODEL)
     names = {str(one.kwargs.get("api_base")): "embedded" for one in (lm, prompt_lm, judging) if one and app.embedded(one)}
     endpoints = [(one.model, names.get(base := str(one.kwargs.get("api_base")), base)) for one in (lm, prompt_lm, judging) if one]
     folder = run_folder(settings.home, endpoints, recipe.facts(), shared["train"], shared["dev"], options.quick)
@@ -183,7 +188,11 @@ def optimize(
         programs = {UNCOMPILED: crag.program, COMPILED: compiled.program} | baselines
         runs |= {name: ask("dev", name, programs[name], dev) for name in (COMPILED, *(() if test else baselines))}
         candidate, uncompiled = measure(runs[COMPILED]), measure(runs[UNCOMPILED])
-        decision = judge(options.promote, candidate, uncompiled, program=crag.program, shared=shared, steps=steps, dev=dev, day=day)
+        with replies.during("champion"):
+            decision = judge(
+                options.promote, candidate, uncompiled, program=crag.program, shared=shared, steps=steps, dev=dev, day=day,
+                max_cost=options.max_cost,
+            )  # fmt: skip
         # The test questions last: nothing is chosen after they were seen.
         mlflow.set_tags({"test": "touched", "test_questions": shared["test"]} if test else {"test": "untouched"})
         tested = {name: ask("test", name, program, test) for name, program in programs.items() if test}

@@ -23,8 +23,8 @@ from crag_dspy.run import KEPT_PER_NEED, Run
 from crag_dspy.settings import load_settings
 from crag_dspy.types import Action, Grade, Strip
 from optimize import evaluate, registry
-from optimize.__main__ import DATA, WORLD_TODAY
 from optimize.dataset import Row, load_rows, sample
+from optimize.demo import DATA, day_of
 from optimize.report import Steps, console
 
 logging.getLogger("mlflow").setLevel(logging.WARNING)
@@ -116,18 +116,18 @@ SHOWN = (
 def main(
     model: Annotated[str, typer.Argument(help="A registered version's number, or 'none' for the uncompiled program.")],
     data: Annotated[Path, typer.Option(help="Questions, JSONL.")] = DATA / "dev.jsonl",
-    as_of: Annotated[datetime, typer.Option(formats=["%Y-%m-%d"], help="The day on which they are asked.")] = WORLD_TODAY,
+    as_of: Annotated[datetime | None, typer.Option(formats=["%Y-%m-%d"], help="The day of the questions. Default: today.")] = None,
     only: Annotated[str, typer.Option(help="Part of a name: run only these, and the whole program.")] = "",
     most: Annotated[int, typer.Option(help="Questions, at most.")] = 10_000,
 ) -> None:
     """Measure the program with one stage left out at a time."""
-    rows = sample(load_rows(data), most)
+    rows, day = sample(load_rows(data), most), day_of(data, as_of)
     dspy.configure_cache(enable_disk_cache=False, enable_memory_cache=True)  # what two variants ask alike is asked once
-    crag = app.build(load_settings(remember=False), today=lambda: as_of.date())
+    crag = app.build(load_settings(remember=False), today=lambda: day)
     crag.program.parts = replace(crag.program.parts, where=Where(source_type="internal"))
     program = crag.program if model == "none" else registry.load_into(crag.program, model)
     with app.context(crag.lm.copy(cache=True)), dspy.context(disable_history=True), Steps() as steps:
-        results = _measured(program, rows, as_of.date(), only, steps)
+        results = _measured(program, rows, day, only, steps)
     console.print(
         f"{len(rows)} questions, LM {crag.lm.model}, program {model}. After the first line what was asked before is not paid again."
     )

@@ -33,24 +33,30 @@ def judge(
     steps: Steps,
     dev: Sequence[Row],
     day: date,
+    max_cost: float | None = None,
 ) -> Decision:
-    """Decide about a candidate; the champion is asked again where it was measured on other questions or with other parts."""
+    """Decide about a candidate; the champion is asked again where it was measured on other questions or with other parts.
+
+    A champion of other code runs in a process of its own, whose spending is not known here: not where there is a `max_cost`.
+    """
     number = registry.champion()
     if number is None:
         return decide(mode, candidate, uncompiled, None)
     name = f"version {number}"
     try:
-        champion = registry.measured(number, shared, dev) or measure(_ask(number, program, steps, dev, day))
+        champion = registry.measured(number, shared, dev) or measure(_ask(number, program, steps, dev, day, max_cost))
     except CragError as exc:  # what was compiled is not lost for it
         return Decision("candidate" if mode == "force" else "unchanged", f"{name}, the champion, could not be measured ({exc})")
     return decide(mode, candidate, uncompiled, champion, name)
 
 
-def _ask(number: str, program: CRAG, steps: Steps, dev: Sequence[Row], day: date) -> list[Outcome]:
+def _ask(number: str, program: CRAG, steps: Steps, dev: Sequence[Row], day: date, max_cost: float | None) -> list[Outcome]:
     what = f"On dev: the champion, version {number}"
     try:
         return steps.evaluate(what, registry.load_into(program.deepcopy(), number), dev, day)
     except StateError:  # compiled from other code: on its own, then
+        if max_cost is not None:
+            raise
         steps.start(what, len(dev))
         return compare.ask(f"models:/{registry.MODEL}/{number}", dev, day, steps.answered).outcomes
 

@@ -23,7 +23,7 @@ from crag_dspy.errors import CragError, StateError
 from crag_dspy.settings import load_settings
 from crag_dspy.types import Answer, Trace
 from optimize.dataset import Row, load_rows, sample
-from optimize.demo import DATA, WORLD_TODAY
+from optimize.demo import DATA, day_of
 from optimize.evaluate import Outcome
 from optimize.proof import prove, unmeasured
 from optimize.report import Steps, before_after, console
@@ -52,7 +52,7 @@ def main(
     if before == after:
         raise CragError("Give two different versions.")
     rows = sample(load_rows(data), most)
-    day = (as_of or (WORLD_TODAY if data.resolve().parent == DATA else datetime.now())).date()
+    day = day_of(data, as_of)
     load_settings()  # a misspelt one is named here, not in another process
     with Steps() as steps:
         runs = {}

@@ -6,12 +6,13 @@ import difflib
 import json
 import unicodedata
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
+from crag_dspy.domains import shown_url
 from crag_dspy.errors import DatasetError
 from crag_dspy.types import Action, Frozen, Kind
 
@@ -60,12 +61,17 @@ class Row(Frozen):
 
     def is_gold(self, source: str) -> bool:
         """Return whether a document id or URL is a gold source; documents may be named by the end of their path."""
-        return source in self.gold_urls or any(source == name or source.endswith(f"/{name}") for name in self.gold_docs)
+        return is_gold_url(source, self.gold_urls) or any(source == name or source.endswith(f"/{name}") for name in self.gold_docs)
 
     @property
     def answerable(self) -> bool:
         """Whether there is an answer at all."""
         return bool(self.answer.strip())
+
+
+def is_gold_url(url: str, gold: Sequence[str]) -> bool:
+    """Return whether a page is a gold page; those that come from traces are named without the query of their URL (`shown_url`)."""
+    return url in gold or ("://" in url and shown_url(url) in gold)
 
 
 def load_rows(path: Path, warn: Callable[[str], None] = warnings.warn) -> list[Row]:

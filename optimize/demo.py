@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from datetime import datetime
+from datetime import date, datetime
 from pathlib import Path
 
 from crag_dspy import app
@@ -14,6 +14,11 @@ from optimize.report import Steps
 
 DATA = Path(__file__).resolve().parent.parent / "data"
 WORLD_TODAY = datetime(2026, 3, 2)  # the day on which data/ is set
+
+
+def day_of(questions: Path, as_of: datetime | None) -> date:
+    """Return the day on which questions are asked: as said, else the demonstration's for its own, else today."""
+    return (as_of or (WORLD_TODAY if questions.resolve().parent == DATA else datetime.now())).date()
 
 
 def index_corpus(settings: Settings, corpus: Path, steps: Steps) -> None:

@@ -21,6 +21,7 @@ from crag_dspy.rewrite import clean_query, with_names
 from crag_dspy.run import KEPT_PER_NEED
 from crag_dspy.types import Grade, Strip
 from optimize.calibrate import Observation, contains, replay
+from optimize.dataset import is_gold_url
 from optimize.metrics import holds
 
 Metric = Callable[..., bool]
@@ -88,7 +89,7 @@ def finds_gold(find: Finds) -> Metric:
     """Return the metric of a query: the search finds a gold page with it."""
 
     def metric(example: dspy.Example, prediction: Any, trace: object = None) -> bool:
-        return bool({*find(example.question, str(prediction.query))[1]} & {*example.gold_urls})
+        return any(is_gold_url(url, example.gold_urls) for url in find(example.question, str(prediction.query))[1])
 
     return metric
 

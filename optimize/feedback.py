@@ -20,7 +20,7 @@ from crag_dspy.lm import as_data
 from crag_dspy.refine import parse_numbers
 from crag_dspy.types import Answer, Trace
 from optimize.calibrate import contains
-from optimize.dataset import Row
+from optimize.dataset import Row, is_gold_url
 from optimize.metrics import holds, normalise
 
 CLIP = 240  # characters quoted of one text
@@ -66,7 +66,7 @@ def on_query(question: str, query: str, found: Sequence[str], gold: Sequence[str
     """
     if not query:
         return f"The reply holds no query. Write one line of keywords for {quoted(question)}."
-    if hit := [url for url in gold if url in found]:
+    if hit := [url for url in found if is_gold_url(url, gold)]:
         return f"The query {quoted(query)} found the page with the answer, {_urls(hit)}."
     lost = [word for word in dict.fromkeys(_words(question)) if len(word) > 3 and word not in _words(query)]
     hint = f" Of the question's words it lacks: {', '.join(lost[:8])}." if lost else " It holds the question's words: leave out filler."

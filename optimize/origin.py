@@ -37,9 +37,9 @@ def digest(rows: Sequence[Row]) -> str:
 
 
 def parts_digest(settings: Settings, index: Index) -> str:
-    """Return a short hash of what answers depend on beside program and LM: settings, and the documents in the index."""
+    """Return a short hash of what answers depend on beside program and LM: settings, and the team's passages."""
     chosen = settings.model_dump_json(exclude=ELSEWHERE)
-    return hashlib.sha256("\n".join([chosen, str(index.count()), *index.document_ids()]).encode()).hexdigest()[:16]
+    return hashlib.sha256("\n".join([chosen, *index.internal_ids()]).encode()).hexdigest()[:16]
 
 
 def git_commit() -> str:

@@ -25,7 +25,7 @@ from crag_dspy.settings import load_settings
 from optimize import registry
 from optimize.calibrate import observe
 from optimize.dataset import Row, load_rows
-from optimize.demo import DATA, WORLD_TODAY
+from optimize.demo import DATA, day_of
 from optimize.optimizers import Task, tasks
 from optimize.report import Steps, console
 from optimize.statistics import Difference, paired_bootstrap
@@ -59,11 +59,11 @@ class Measured(NamedTuple):
 def main(
     model: Annotated[str, typer.Argument(help="A registered version's number.")],
     data: Annotated[Path, typer.Option(help="Questions with gold sentences, JSONL.")] = DATA / "dev.jsonl",
-    as_of: Annotated[datetime, typer.Option(formats=["%Y-%m-%d"], help="The day on which they are asked.")] = WORLD_TODAY,
+    as_of: Annotated[datetime | None, typer.Option(formats=["%Y-%m-%d"], help="The day of the questions. Default: today.")] = None,
     most: Annotated[int, typer.Option(help="Examples for each predictor, at most.")] = 36,
 ) -> None:
     """Measure the predictors of a version against the uncompiled ones."""
-    rows, day = load_rows(data), as_of.date()
+    rows, day = load_rows(data), day_of(data, as_of)
     crag = app.build(load_settings(remember=False), today=lambda: day)
     crag.program.parts = replace(crag.program.parts, where=Where(source_type="internal"))
     compiled = registry.load_into(crag.program.deepcopy(), model)
@@ -87,13 +87,14 @@ def measure(before: CRAG, after: CRAG, rows: list[Row], day: date, most: int, st
     for task in tasks(after, seen, after.policy.value, day, end_to_end=False):
         chosen = task._replace(examples=task.examples[:most])
         if chosen.examples:
-            scores = [_scores(chosen, getattr(program, task.name), steps) for program in (before, after)]
+            programs = {"uncompiled": before, "compiled": after}
+            scores = [_scores(chosen, name, getattr(program, task.name), steps) for name, program in programs.items()]
             found.append(Measured(task.name, *scores))
     return found
 
 
-def _scores(task: Task, predictor: dspy.Predict, steps: Steps) -> list[float]:
-    steps.start(f"{task.name}, {'compiled' if predictor.demos else 'uncompiled'}", len(task.examples))
+def _scores(task: Task, name: str, predictor: dspy.Predict, steps: Steps) -> list[float]:
+    steps.start(f"{task.name}, {name}", len(task.examples))
     scores: list[float] = []
     for example in task.examples:
         reply = Meter().ask(predictor, **example.inputs().toDict())

@@ -20,7 +20,7 @@ from packaging.requirements import Requirement
 
 import crag_dspy
 from crag_dspy.app import embedded
-from crag_dspy.errors import SecretLeak
+from crag_dspy.errors import SecretLeak, StateError
 from crag_dspy.program import CRAG
 from crag_dspy.serving import signature
 from crag_dspy.state import chat_template, fingerprint, load_state, save_state
@@ -68,7 +68,7 @@ def refuse_secrets(folder: Path, credentials: Mapping[str, str]) -> None:
     """
     for path in folder.rglob("*"):
         if path.is_file():
-            body = path.read_bytes()
+            body = path.read_bytes().replace(b"\\/", b"/")  # as pandas writes it into JSON
             for name, value in credentials.items():
                 if value.encode() in body:
                     raise SecretLeak(
@@ -184,11 +184,17 @@ def _prompts(program: CRAG, run_id: str) -> Iterator[list[Any]]:
 
 
 def champion() -> str | None:
-    """Return the version that the alias `champion` names; None where there is none yet."""
+    """Return the version that the alias `champion` names; None where there is none yet.
+
+    Raises:
+        StateError: MLflow cannot tell, which is not the same as none.
+    """
     try:
         return str(mlflow.MlflowClient().get_model_version_by_alias(MODEL, CHAMPION).version)
-    except MlflowException:
-        return None
+    except MlflowException as exc:
+        if exc.error_code in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):  # no such model, no such alias
+            return None
+        raise StateError(f"MLflow cannot tell which version is the champion ({exc.error_code}). Check MLFLOW_TRACKING_URI.") from exc
 
 
 def promote(number: str) -> None:
@@ -220,8 +226,15 @@ def earlier_touches(test: str) -> int:
 
 
 def load_into(program: CRAG, number: str) -> CRAG:
-    """Give a program the state of a registered version."""
-    folder = mlflow.artifacts.download_artifacts(f"models:/{MODEL}/{number}/artifacts")
+    """Give a program the state of a registered version.
+
+    Raises:
+        StateError: there is no such version, its files are gone, or they do not fit this code.
+    """
+    try:
+        folder = mlflow.artifacts.download_artifacts(f"models:/{MODEL}/{number}/artifacts")
+    except (MlflowException, OSError) as exc:
+        raise StateError(f"MLflow has no version {number} of {MODEL}, or its files are gone. See them with: crag status") from exc
     return load_state(program, Path(folder) / "program.json")
 
 
