@@ -198,6 +198,9 @@ class Patience:
             try:
                 return bounded(lambda: persistent(attempt, attempts=self._attempts, deadline=end, sleep=self._sleep), end)
             except Late as exc:
-                raise WebFailure("web_timeout", f"{self._name} did not answer within {max(0.0, end - begun):.3g} s.") from exc
+                had = (
+                    f"{self._name} did not answer within {end - begun:.3g} s." if end > begun else f"No time was left to ask {self._name}."
+                )
+                raise WebFailure("web_timeout", had) from exc
 
         return self._breaker(patiently)
