@@ -150,7 +150,7 @@ def one_worst(name: str, reader: str) -> None:
     print(f"{len(html) / 1e6:.1f}\t{time.process_time() - start:.2f} s\t{grown / 1024:.0f} MB\t{out}")
 
 
-def show_cost(console: Console, limit: float = 20) -> None:
+def show_cost(console: Console, limit: float = 60) -> None:
     """Print CPU seconds and memory of the worst pages, each in a process of its own that is ended after `limit` seconds."""
     for reader, read in READERS.items():
         pages = [((PAGES / f"{name}.html").read_bytes(), gold["url"]) for name, gold in load().items()]
