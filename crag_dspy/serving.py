@@ -7,7 +7,7 @@ import math
 import os
 import time
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import copy_context
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,8 @@ from crag_dspy.signature import signature as signature
 from crag_dspy.state import load_state
 from crag_dspy.types import Answer
 
-IN_TIME = 0.9  # share of the server's time for a request that its answers may take; the rest is for sending them
+IN_TIME = 0.9  # share of the server's time for a request that its answers may take
+LAST = 0.96  # after which a row that is not there yet is told so: a busy machine must not cost the other rows
 
 
 class ServedError(MlflowException):
@@ -89,12 +90,13 @@ class CragModel(PythonModel):
         except RequestError as exc:
             raise ServedError(failure(exc)) from None
         seconds: float = MLFLOW_SCORING_SERVER_REQUEST_TIMEOUT.get() if served else math.inf  # type: ignore[no-untyped-call]
-        deadline = time.monotonic() + IN_TIME * seconds
+        begun = time.monotonic()
+        deadline = begun + IN_TIME * seconds
         if len(rows) == 1:
             outcomes = [self._answer(rows[0], said, deadline)]
         else:
             asked = [self.pool.submit(copy_context().run, self._answer, row, said, deadline) for row in rows]
-            outcomes = [one.result() for one in asked]
+            outcomes = [_settled(one, begun + LAST * seconds) for one in asked]
         if served and len(rows) == 1 and isinstance(outcomes[0], Failure):
             raise ServedError(outcomes[0])
         return [item(outcome, row.get("question"), columns=not served) for outcome, row in zip(outcomes, rows, strict=True)]
@@ -106,6 +108,15 @@ class CragModel(PythonModel):
             return self.crag(question, **options)
         except Exception as exc:  # the last resort, see above
             return failure(exc)
+
+
+def _settled(asked: Future[Answer | Failure], end: float) -> Answer | Failure:
+    """Return what became of a row by the end; one that is still under way stops by its own limits, one that waits is not begun."""
+    try:
+        return asked.result(None if math.isinf(end) else max(0.0, end - time.monotonic()))
+    except TimeoutError as exc:
+        asked.cancel()
+        return failure(exc)
 
 
 mlflow.models.set_model(CragModel())

@@ -347,6 +347,22 @@ def test_rows_that_the_time_does_not_reach_are_told_so(hanging: Served) -> None:
     assert len(hanging.fake.asked("answer")) <= 1  # nothing goes on for nobody
 
 
+def test_a_row_that_hangs_outside_the_lm_costs_no_other_row(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_SCORING_SERVER_REQUEST_TIMEOUT", "4")
+    end = threading.Event()
+
+    class Stuck(Shelf):
+        def search(self, question: str, k: int, where: Any = None) -> Any:
+            if "anemometer" in question:
+                end.wait(60)
+            return super().search(question, k, where)
+
+    served.use(index=Stuck(FRESH))
+    found = served.rows({"question": QUESTION}, {"question": "How long does the anemometer last?"}).json()["predictions"]
+    end.set()
+    assert found[0]["error"] is None and found[1]["error"]["code"] == "timeout"
+
+
 def test_rows_of_a_batch_are_answered_at_once_and_not_too_many(served: Served) -> None:
     served.use(serve_workers=3)
     now, most, lock, three = [0], [0], threading.Lock(), threading.Barrier(3, timeout=30)
