@@ -24,6 +24,7 @@ from crag_dspy.errors import SecretLeak, StateError
 from crag_dspy.program import CRAG
 from crag_dspy.serving import signature
 from crag_dspy.state import chat_template, fingerprint, load_state, save_state
+from crag_dspy.status import has_registry
 from optimize.dataset import Row
 from optimize.evaluate import Outcome
 from optimize.origin import git_commit
@@ -189,6 +190,8 @@ def champion() -> str | None:
     Raises:
         StateError: MLflow cannot tell, which is not the same as none.
     """
+    if not has_registry():  # asking would make one
+        return None
     try:
         return str(mlflow.MlflowClient().get_model_version_by_alias(MODEL, CHAMPION).version)
     except MlflowException as exc:

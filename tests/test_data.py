@@ -52,7 +52,7 @@ def _copy_gold_sentence(data: Path) -> str:
 
 def _id_twice(data: Path) -> str:
     _change(data, "train", lambda rows: rows[1].update(id=rows[0]["id"]))
-    return f"the id '{_rows(data, 'train')[0]['id']}' stands already in line 1"
+    return f"'{_rows(data, 'train')[0]['id']}' stands already in line 1"
 
 
 def _id_in_two_splits(data: Path) -> str:

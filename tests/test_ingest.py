@@ -21,7 +21,7 @@ from pypdf import PdfReader, PdfWriter
 
 from crag_dspy.errors import IngestError
 from crag_dspy.index import Index, open_client
-from crag_dspy.ingest import IngestReport, ingest, read
+from crag_dspy.ingest import LOCK, IngestReport, ingest, read
 from crag_dspy.split import split
 from crag_dspy.types import Document
 
@@ -381,9 +381,10 @@ def test_what_did_not_change_is_not_embedded_again(tmp_path: Path) -> None:
     assert embedder.embedded == 5
 
 
-def test_only_one_ingestion_runs_at_a_time(word_index: Index, tmp_path: Path) -> None:
+def test_only_one_ingestion_runs_at_a_time(word_index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(tmp_path / "a.md", "The mast.")
-    with FileLock(tmp_path / "chroma" / "crag.ingest.lock"), pytest.raises(IngestError, match="Another crag ingest is writing"):
+    monkeypatch.setattr("crag_dspy.ingest.WAIT_SECONDS", 0.1)
+    with FileLock(tmp_path / "chroma" / LOCK), pytest.raises(IngestError, match="Another crag ingest, or the webhook, is writing"):
         ingest([path], word_index)
     assert ingest([path], word_index).added == 1
 
