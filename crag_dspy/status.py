@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterable, Mapping
 from datetime import date, datetime
 from pathlib import Path
@@ -66,7 +67,8 @@ def index_status(client: ClientAPI, collection: str) -> IndexStatus:
 
 def has_registry() -> bool:
     """Whether there is an MLflow store to ask; asking MLflow would make an empty one."""
-    address = os.environ.get("MLFLOW_TRACKING_URI") or "sqlite:///mlflow.db"
+    mlflow = sys.modules.get("mlflow")  # a program may have set another; imported for this question alone it would take seconds
+    address = mlflow.get_tracking_uri() if mlflow else os.environ.get("MLFLOW_TRACKING_URI") or "sqlite:///mlflow.db"
     if address.startswith("sqlite:///"):
         return Path(address.removeprefix("sqlite:///")).exists()
     return "://" in address or Path(address).exists()
