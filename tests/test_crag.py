@@ -97,6 +97,17 @@ def test_a_stream_left_early_ends(crag: Crag) -> None:
     assert threading.active_count() <= before
 
 
+def test_who_leaves_a_stream_does_not_wait_for_the_answer(fake_lm: FakeLM, crag: Crag) -> None:
+    end, rule = threading.Event(), fake_lm.rules["answer"]
+    fake_lm.rules["answer"] = lambda inputs: rule(inputs) if end.wait(60) else ""
+    stream, began = crag.stream(QUESTION), time.monotonic()
+    assert isinstance(next(stream), Event)
+    stream.close()  # type: ignore[attr-defined]
+    waited = time.monotonic() - began
+    end.set()
+    assert waited < 30
+
+
 @pytest.mark.parametrize("question", ["", " \n ", "x" * 5000])
 def test_an_impossible_question_is_the_same_error_in_every_way(fake_lm: FakeLM, crag: Crag, question: str) -> None:
     with context(fake_lm.lm()):

@@ -166,6 +166,12 @@ def test_many_that_open_one_new_folder_at_once_are_soon_done(tmp_path: Path) -> 
     assert index.document_ids() == sorted(f"{child.pid}.md" for child in children)
 
 
+def test_a_server_that_hangs_is_no_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crag_dspy.store, "SERVER_SECONDS", 0.3)
+    with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(IndexUnusable, match="No Chroma server answers"):
+        open_client(f"http://127.0.0.1:{silent.getsockname()[1]}")
+
+
 def test_a_folder_that_is_written_for_too_long_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     index = Index(open_client(tmp_path / "chroma"), "crag", WordEmbedder(), create=True)
     monkeypatch.setattr(crag_dspy.store, "LOCK_SECONDS", 0.1)
