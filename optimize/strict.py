@@ -67,7 +67,7 @@ def strict(metric: Callable[..., Any]) -> Callable[..., Any]:
     def measured(*args: Any, **kwargs: Any) -> Any:
         try:
             return metric(*args, **kwargs)
-        except Exception as exc:
+        except Exception as exc:  # whatever it is: DSPy would score it 0 and go on
             _halt(exc)
             raise
 
