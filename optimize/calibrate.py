@@ -30,6 +30,7 @@ SAME_SENTENCE = 90.0  # rapidfuzz partial ratio, 0-100: a gold sentence stands i
 ERROR_BOUND = 0.05  # share of wrong decisions that the cross-encoder may make alone, on either side of the band
 _DIGITS = re.compile(r"\d+")
 FOLDS = 5  # of the cross-validation
+DECISIVE = 2  # passages of each need, the best: what the action and the gate turn on
 FEWEST_LEVELS = 20  # LM grades below which its weight is not fitted
 
 
@@ -124,18 +125,24 @@ def replay(o: Observation, side: Sequence[Scored], policy: Policy, as_of: date) 
 def fit_scale(observations: Sequence[Observation], policy: Policy) -> Policy:
     """Fit the scale of the cross-encoder's scores by logistic regression (Platt 1999), and the cascade's band by the error bound.
 
-    Above the band at most 5 % of what the cross-encoder takes for relevant is not, on these observations; below it lie at most 5 % of
-    the relevant passages.
+    The scale is fitted on the two best passages of each need, for decisions turn on these: the many that are plainly about something
+    else would bend the line where nothing is in doubt. Above the band at most 5 % of what the cross-encoder takes for relevant is not,
+    on all passages observed; below it lie at most 5 % of the relevant ones.
     """
-    inputs, gold = [], []
+    inputs, gold, best = [], [], []
     for o in observations:
-        for item in (*o.internal, *o.external):
-            for need, own in enumerate(item.scores):
-                inputs.append([logit(own), logit(item.best_strip(need))])
-                gold.append((item.passage.id, need) in o.gold)
-    if len(set(gold)) < 2:
+        for need in range(len(o.needs)):
+            items = sorted(
+                [*o.internal, *o.external],
+                key=lambda item: (-policy.relevance(item.scores[need], item.best_strip(need)), item.passage.id),
+            )
+            inputs += [[logit(item.scores[need]), logit(item.best_strip(need))] for item in items]
+            gold += [(item.passage.id, need) in o.gold for item in items]
+            best += [place < DECISIVE for place in range(len(items))]
+    decisive = [(x, true) for x, true, among in zip(inputs, gold, best, strict=True) if among]
+    if len({true for _, true in decisive}) < 2:
         return policy
-    fitted = policy.model_copy(update={"platt": _logistic(inputs, gold)})
+    fitted = policy.model_copy(update={"platt": _logistic([x for x, _ in decisive], [true for _, true in decisive])})
     table = np.array([fitted.relevance(sigmoid(x[0]), sigmoid(x[1])) for x in inputs])
     return fitted.model_copy(update={"band": error_band(table, np.array(gold))})
 
