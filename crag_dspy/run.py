@@ -225,7 +225,7 @@ class Run:
             (g, strips) for g, strips in knowledge if latest.get(g.passage.url or "", g.passage.retrieved_at) == g.passage.retrieved_at
         ]
         passages = [g.passage for g, _ in current]
-        return number(current, self.parts.max_evidence, lambda passage: quality(passage, passages, self.as_of, self.question))
+        return number(current, self.parts.max_evidence, lambda passage: quality(passage, passages, self.as_of, self.question).overall)
 
     @stage(
         "generate", lambda run, replies: (f"{len(replies)} of {len(run.plan.needs)} needs", [{"answer": text} for text in replies.values()])

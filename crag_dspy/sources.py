@@ -77,8 +77,21 @@ def independence(passage: Passage, others: Sequence[Passage]) -> float:
     return 1.0 / (1 + len(copies)) / (1.0 + SAME_SITE * same)
 
 
-def quality(passage: Passage, others: Sequence[Passage], as_of: date, question: str = "") -> float:
-    """Return a source's quality, 0-1: half its authority, the rest its freshness and its independence.
+class Quality(NamedTuple):
+    """What a source is worth, each 0-1."""
+
+    authority: float
+    freshness: float
+    independence: float
+
+    @property
+    def overall(self) -> float:
+        """Half the authority, the rest freshness and independence; 0-1."""
+        return AUTHORITY * self.authority + FRESHNESS * self.freshness + INDEPENDENCE * self.independence
+
+
+def quality(passage: Passage, others: Sequence[Passage], as_of: date, question: str = "") -> Quality:
+    """Return what a source is worth beside others.
 
     Args:
         passage: The passage.
@@ -87,7 +100,7 @@ def quality(passage: Passage, others: Sequence[Passage], as_of: date, question: 
         question: See `authority`.
     """
     trust = authority(host_of(passage.url), question) if passage.url else _table().internal
-    return AUTHORITY * trust + FRESHNESS * freshness(passage.published_at, as_of) + INDEPENDENCE * independence(passage, others)
+    return Quality(trust, freshness(passage.published_at, as_of), independence(passage, others))
 
 
 def _is_subject(host: str, question: str) -> bool:

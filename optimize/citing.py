@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from datetime import date
+from collections.abc import Callable
 from typing import NamedTuple
-from urllib.parse import urlsplit
 
-from crag_dspy.generate import declines
-from crag_dspy.policy import Policy
-from crag_dspy.types import Answer, Citation, Trace
+from crag_dspy.types import Answer, Citation
 from optimize.dataset import Row
 from optimize.metrics import holds, normalise
 
@@ -78,58 +74,3 @@ def _figures(text: str) -> set[str]:
 def grounded_by_facts(row: Row, answer: Answer) -> list[bool]:
     """Return for every claim that can be judged by facts whether its citations support it; groundedness is the share over all claims."""
     return alce(answer, by_facts(row)).recall
-
-
-def grounded_by_support(answer: Answer, bound: float = Policy().support) -> list[bool]:
-    """Return for every claim whether the program's own support, `Claim.support` in 0-1, reaches a bound.
-
-    Programs that do not check their claims leave the support at 0: measure them by facts, or by `alce` with an entailment.
-    """
-    return [claim.support >= bound for claim in answer.claims]
-
-
-def generator_grounded(answer: Answer, trace: Trace) -> list[bool]:
-    """Return for every statement that the generator wrote whether it stood the citation check; refusals are no statements."""
-    return [True] * len(answer.claims) + [False for text in trace.dropped_claims if not declines(text)]
-
-
-class SourceQuality(NamedTuple):
-    """What an answer's sources are worth, each 0-1; None where it cannot be told."""
-
-    authority: float | None
-    """Mean authority of the cited sources."""
-    freshness: float | None
-    """Share of the dated sources that are within the maximum age."""
-    independence: float | None
-    """Origins per source: 1 if no two cited sources come from one origin."""
-
-
-def source_quality(citations: Sequence[Citation], as_of: date, max_age_days: int, authority: Callable[[Citation], float]) -> SourceQuality:
-    """Return authority, freshness and independence (after Wang & Strong 1996's believability, timeliness, objectivity) of the sources.
-
-    Sources have one origin if they share a host (documents: the id), or if one is named among the other's copies.
-
-    Args:
-        citations: the cited sources; none give None throughout.
-        as_of: the day of the question.
-        max_age_days: the age up to which a source counts as fresh.
-        authority: how far a source may be trusted, 0-1, as the caller knows it.
-    """
-    if not citations:
-        return SourceQuality(None, None, None)
-    ages = [(as_of - c.published_at).days for c in citations if c.published_at]
-    return SourceQuality(
-        sum(map(authority, citations)) / len(citations),
-        sum(age <= max_age_days for age in ages) / len(ages) if ages else None,
-        _origins(citations) / len(citations),
-    )
-
-
-def _origins(citations: Sequence[Citation]) -> int:
-    """Return the number of groups of sources that are connected by a common host or copy."""
-    groups: list[set[str]] = []
-    for citation in citations:
-        names = {urlsplit(name).hostname or name for name in (citation.url or citation.id, *citation.copies)}
-        joined = [group for group in groups if group & names]
-        groups = [group for group in groups if not group & names] + [names.union(*joined)]
-    return len(groups)

@@ -88,7 +88,7 @@ def ask(uri: str, rows: Sequence[Row], day: date, done: Callable[[Outcome], None
             if "code" in said:
                 code = said["code"]
                 continue
-            outcome = _outcome(rows[len(outcomes)], said, uri)
+            outcome = _outcome(rows[len(outcomes)], said, uri)._replace(as_of=day)
             outcomes.append(outcome)
             done(outcome)
     if len(outcomes) < len(rows):

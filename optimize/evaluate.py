@@ -10,11 +10,24 @@ import dspy
 
 from crag_dspy.errors import CragError, LMFailure
 from crag_dspy.retrieve import Scorer
+from crag_dspy.sources import Quality, quality
 from crag_dspy.types import Answer, Trace
 from optimize.citing import alce, by_facts, grounded_by_facts
 from optimize.dataset import Need, Row
 from optimize.judge import judged_right
-from optimize.metrics import abstention, action_right, answer_right, cites_gold, fallback, fallback_by_effect, objective
+from optimize.metrics import (
+    abstention,
+    action_right,
+    answer_right,
+    cites_gold,
+    exact_match,
+    fallback,
+    fallback_by_effect,
+    objective,
+    spread,
+    stated,
+    token_f1,
+)
 from optimize.reliability import expected_calibration_error
 from optimize.stages import (
     Confusion,
@@ -42,6 +55,8 @@ class Outcome(NamedTuple):
     error: str | None
     judged: bool | None = None
     """Whether a judge finds the answer right, where one was asked and could tell."""
+    as_of: date | None = None
+    """The day of the question."""
 
     @property
     def right(self) -> bool:
@@ -66,7 +81,7 @@ def run(
     for row in rows:
         try:
             prediction = program(question=row.question, as_of=as_of)
-            outcome = Outcome(row, prediction.answer, prediction.trace, None)
+            outcome = Outcome(row, prediction.answer, prediction.trace, None, as_of=as_of)
             failures = 0
         except dspy.LMError as exc:
             failures += 1
@@ -101,6 +116,8 @@ def summarise(outcomes: Sequence[Outcome], scorer: Scorer | None = None) -> dict
     for need in NEEDS:
         found[f"answers_right_{need}"] = _mean([o.right for o in outcomes if o.row.need == need])
     answers = [(row, answer) for row, answer, _ in done]
+    texts = [(stated(answer), [row.answer]) for row, answer in answers if row.answerable]
+    found |= {"answer_exact": _mean([exact_match(*pair) for pair in texts]), "answer_f1": _mean([token_f1(*pair) for pair in texts])}
     labelled = [(row, answer) for row, answer in answers if row.need]
     if labelled:
         found["action_accuracy"] = _mean([bool(action_right(row, answer)) for row, answer in labelled])
@@ -118,8 +135,13 @@ def summarise(outcomes: Sequence[Outcome], scorer: Scorer | None = None) -> dict
     answered = [o for o in outcomes if o.answer is not None and o.answer.status == "answered"]
     sure = [o.answer.confidence for o in answered if o.answer]
     found["confidence_ece"] = expected_calibration_error(sure, [o.right for o in answered])
+    found |= _sources(outcomes)
     for name in ("lm_calls", "searches", "pages", "prompt_tokens", "completion_tokens", "seconds"):
         found[name] = _mean([float(getattr(answer.usage, name)) for _, answer in answers])
+    if answers:
+        found["seconds_p95"] = spread([answer.usage.seconds for _, answer in answers]).p95
+        prices = [answer.usage.usd for _, answer in answers if answer.usage.usd is not None]
+        found["usd"] = sum(prices) / len(prices) if len(prices) == len(answers) else None
     measured = {name: value for name, value in found.items() if value is not None}
     return measured | {"objective": objective(measured)} if outcomes else measured
 
@@ -132,6 +154,17 @@ def _citations(done: Sequence[Done]) -> dict[str, float | None]:
         "citation_recall": _mean([verdict for j in judged for verdict in j.recall]),
         "groundedness": _mean([verdict for row, answer, _ in done for verdict in grounded_by_facts(row, answer)]),
     }
+
+
+def _sources(outcomes: Sequence[Outcome]) -> dict[str, float | None]:
+    """Return what the cited sources are worth, means over all of them."""
+    found: list[Quality] = []
+    for o in outcomes:
+        if o.answer is not None and o.trace is not None and o.as_of is not None:
+            numbers = {citation.n for citation in o.answer.citations}
+            cited = [item.passage for item in o.trace.evidence if item.n in numbers]
+            found += [quality(passage, cited, o.as_of, o.row.question) for passage in cited]
+    return {f"source_{name}": _mean([getattr(one, name) for one in found]) for name in Quality._fields}
 
 
 def _stages(done: Sequence[Done]) -> dict[str, float | None]:

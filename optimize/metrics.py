@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from crag_dspy.types import Answer, Citation, Trace, Usage
+from crag_dspy.types import Answer, Citation, Trace
 from optimize.dataset import ACTION_OF, Row
 
 MAX_WORDS = 80  # an answer that recites its evidence is no answer
@@ -214,11 +214,6 @@ def spread(values: Sequence[float]) -> Spread:
     if not values:
         raise ValueError("a cost needs one value at least")
     return Spread(float(np.mean(values)), float(np.percentile(values, 50)), float(np.percentile(values, 95)))
-
-
-def money(usage: Usage, prompt_price: float, completion_price: float) -> float:
-    """Return an answer's price from prices per million tokens, in their currency."""
-    return (usage.prompt_tokens * prompt_price + usage.completion_tokens * completion_price) / 1e6
 
 
 def objective(measured: Mapping[str, float | None]) -> float:

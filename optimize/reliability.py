@@ -63,42 +63,6 @@ def expected_calibration_error(confidence: Sequence[float], right: Sequence[bool
     return sum(gaps) / total if total else None
 
 
-def brier(confidence: Sequence[float], right: Sequence[bool]) -> float | None:
-    """Return the mean squared distance of confidence and outcome, 0-1 (Brier 1950); None without answers."""
-    sure, true = _paired(confidence, right)
-    return float(np.mean((sure - true) ** 2)) if len(sure) else None
-
-
-class Point(NamedTuple):
-    """What answering only the most confident questions would give."""
-
-    coverage: float
-    """Share of questions answered."""
-    risk: float
-    """Share of these answered wrongly."""
-
-
-def risk_coverage(confidence: Sequence[float], right: Sequence[bool]) -> list[Point]:
-    """Return the risk at every coverage, most confident answers first (El-Yaniv & Wiener 2010; Geifman & El-Yaniv 2017).
-
-    Among equally confident answers the order is chance, so each counts with their mean error.
-    """
-    sure, true = _paired(confidence, right)
-    wrong = 1.0 - true
-    for value in np.unique(sure):
-        tied = sure == value
-        wrong[tied] = wrong[tied].mean()
-    wrong = wrong[np.argsort(-sure, kind="stable")]
-    counts = np.arange(1, len(wrong) + 1)
-    return [Point(float(n / len(wrong)), float(risk)) for n, risk in zip(counts, np.cumsum(wrong) / counts, strict=True)]
-
-
-def aurc(confidence: Sequence[float], right: Sequence[bool]) -> float | None:
-    """Return the area under the risk-coverage curve, 0-1, lower is better (Geifman et al. 2019); None without answers."""
-    points = risk_coverage(confidence, right)
-    return sum(point.risk for point in points) / len(points) if points else None
-
-
 def _paired(confidence: Sequence[float], right: Sequence[bool]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     sure, true = np.asarray(confidence, dtype=float), np.asarray(right, dtype=float)
     if len(sure) != len(true):

@@ -17,11 +17,13 @@ from optimize import evaluate
 from optimize.dataset import Row
 from optimize.proof import EVERYTHING, Pair, Proof
 
-COSTS = ("lm_calls", "searches", "prompt_tokens", "completion_tokens", "seconds")
+COSTS = ("lm_calls", "searches", "prompt_tokens", "completion_tokens", "seconds", "seconds_p95")
 SHOWN = (
-    "judged_right",
-    "action_accuracy", "fallback_precision", "fallback_recall", "abstention_f1", "retrieval_recall_at_5", "grader_balanced_accuracy",
-    "strip_precision", "strip_recall", "cites_gold", "citation_precision", "citation_recall", "groundedness", "confidence_ece", *COSTS,
+    "judged_right", "answer_f1",
+    "action_accuracy", "fallback_precision", "fallback_recall", "abstention_precision", "abstention_recall", "abstention_f1",
+    "retrieval_recall_at_5", "retrieval_ndcg_at_5", "grader_balanced_accuracy", "strip_precision", "strip_recall",
+    "cites_gold", "citation_precision", "citation_recall", "groundedness", "source_authority", "source_freshness", "source_independence",
+    "confidence_ece", *COSTS, "usd",
 )  # fmt: skip
 CAPTION = (
     "Right: every fact of the gold answer stands in an answer of at most 80 words with checked citations; where nobody knows, an "
@@ -61,7 +63,7 @@ def lines(proof: Proof) -> list[Line]:
     for name in SHOWN:
         numbers = [scores.get(name) for scores in proof.scores.values()]
         if any(number is not None for number in numbers):
-            form = _cost if name in COSTS else _share
+            form = _money if name == "usd" else _cost if name in COSTS else _share
             found.append(Line(name.replace("_", " "), tuple(form(number) for number in numbers)))
     return found
 
@@ -72,6 +74,10 @@ def _share(value: float | None) -> str:
 
 def _cost(value: float | None) -> str:
     return "–" if value is None else f"{value:,.0f}" if value >= 100 else f"{value:.1f}"
+
+
+def _money(value: float | None) -> str:
+    return "–" if value is None else f"{value:.4f}"
 
 
 def _points(pair: Pair) -> str:

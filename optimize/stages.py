@@ -107,17 +107,11 @@ def relevance_pairs(trace: Trace) -> dict[Pair, float]:
     return {(g.passage.id, need): value for g in (*trace.internal, *trace.external) for need, value in enumerate(g.needs)}
 
 
-def cross_encoder_pairs(trace: Trace) -> dict[Pair, float]:
-    """Return the cross-encoder's own score, 0-1, of every (passage, need)."""
-    return {(g.passage.id, need): value for g in (*trace.internal, *trace.external) for need, value in enumerate(g.scores)}
-
-
 def grader_confusion(pairs: Mapping[Pair, float], gold: Collection[Pair], threshold: float = RELEVANT) -> Confusion:
     """Count a grader's decisions: relevant is what scores at least the threshold, in truth what holds a gold sentence.
 
     Args:
-        pairs: scores by (passage id, need): `relevance_pairs` for the cascade, `cross_encoder_pairs` for the cross-encoder alone,
-            `Observation.levels` for the LM alone, which then counts only the pairs it graded.
+        pairs: scores by (passage id, need), for example of `relevance_pairs`.
         gold: the pairs that are relevant, from `gold_pairs` or `Observation.gold`.
         threshold: by default what a probability means; the policy's `lower` asks instead what the program would not throw away.
     """
@@ -128,13 +122,6 @@ def grader_confusion(pairs: Mapping[Pair, float], gold: Collection[Pair], thresh
         said.count((False, True)),
         said.count((False, False)),
     )
-
-
-def verdict_confusion(trace: Trace, gold: Collection[Pair]) -> Confusion:
-    """Count the verdicts: relevant is every passage that is not `incorrect` (it may be used), in truth one with any gold sentence."""
-    wanted = {key for key, _ in gold}
-    said = {g.passage.id: float(g.verdict != "incorrect") for g in (*trace.internal, *trace.external)}
-    return grader_confusion({(key, 0): value for key, value in said.items()}, {(key, 0) for key in wanted})
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ Everything is paired: position i of both sequences is the same question. Randomn
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -49,36 +49,6 @@ def paired_bootstrap(
         drawn = rng.integers(0, len(gains), (min(_CHUNK, resamples - start), len(gains)))
         means.append(gains[drawn].mean(axis=1))
     return _interval(float(gains.mean()), np.concatenate(means), confidence)
-
-
-def paired_bootstrap_metric(
-    before: Sequence[T],
-    after: Sequence[T],
-    metric: Callable[[list[T]], float | None],
-    *,
-    resamples: int = RESAMPLES,
-    confidence: float = 1 - SIGNIFICANCE,
-    seed: int = 0,
-) -> Difference | None:
-    """Return the difference of a metric that is no mean over questions (F1, balanced accuracy, the objective), and its interval.
-
-    `metric` sees whole lists of outcomes. Resamples in which it gives None or NaN (a class that was not drawn) are left out; None if it
-    cannot be measured on all questions, or on half of the resamples.
-
-    Raises:
-        ValueError: the sequences differ in length, or are empty.
-    """
-    _same_length(before, after)
-
-    def gain(drawn: Sequence[int]) -> float:
-        old, new = metric([before[i] for i in drawn]), metric([after[i] for i in drawn])
-        return math.nan if old is None or new is None else new - old
-
-    rng = np.random.default_rng(seed)
-    value = gain(range(len(before)))
-    found = np.array([gain(rng.integers(0, len(before), len(before)).tolist()) for _ in range(resamples)])
-    found = found[~np.isnan(found)]
-    return None if math.isnan(value) or 2 * len(found) < resamples else _interval(value, found, confidence)
 
 
 def mcnemar_exact(before: Sequence[bool], after: Sequence[bool]) -> float:

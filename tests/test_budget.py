@@ -18,7 +18,7 @@ from crag_dspy.crag import context
 from crag_dspy.lm import Meter
 from crag_dspy.weather import Late, bounded
 
-repeatable = settings(max_examples=300, deadline=None, derandomize=True, database=None)
+repeatable = settings(max_examples=300)
 UNLIMITED = {"max_searches": 10**6, "max_pages": 10**6, "max_lm_calls": 10**6, "max_tokens": 10**9, "max_seconds": 1e9}
 
 

@@ -117,7 +117,7 @@ def test_the_band_of_a_fitted_scale_keeps_the_bound(noise: float) -> None:
     assert low < high and max(wrong_shares(*relevances(seen, policy), policy.band)) <= ERROR_BOUND
 
 
-@settings(max_examples=300, deadline=None, derandomize=True, database=None)
+@settings(max_examples=300)
 @given(st.lists(st.tuples(st.floats(0, 0.999) | st.sampled_from([0.123456, 0.5, 0.77777]), st.booleans()), min_size=2, max_size=60))
 def test_the_band_keeps_its_bound(pairs: list[tuple[float, bool]]) -> None:
     pairs.append((0.6, True))

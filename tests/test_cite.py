@@ -18,7 +18,7 @@ from crag_dspy.types import Claim, Evidence, Passage
 
 POLICY = Policy(support=0.5)
 QUESTION = "How long does the Corvane warranty last?"
-repeatable = settings(max_examples=300, deadline=None, derandomize=True, database=None)
+repeatable = settings(max_examples=300)
 
 
 def evidence(*texts: str, relevance: float = 0.8) -> list[Evidence]:

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from datetime import date, timedelta
+from datetime import date
 
 import pytest
 
-from crag_dspy.types import Answer, Citation, Claim, Trace
+from crag_dspy.types import Answer, Citation, Claim
 from optimize.citing import (
-    SourceQuality,
     alce,
     by_facts,
-    generator_grounded,
     grounded_by_facts,
-    grounded_by_support,
-    source_quality,
 )
 from optimize.dataset import Row
 
@@ -109,39 +105,3 @@ def test_groundedness_by_facts_reads_title_date_and_quote() -> None:
     assert grounded_by_facts(ROW, answer(claims, *sources)) == [True, True, False]
     unknown = Row(question="Who painted it?", answer="")
     assert grounded_by_facts(unknown, answer([("It was painted in 1999.", (1,)), ("Someone did.", (1,))], *sources)) == [False]
-
-
-def test_groundedness_by_the_programs_own_support() -> None:
-    claims: list[tuple[str, tuple[int, ...]]] = [("A.", (1,)), ("B.", (1,))]
-    assert grounded_by_support(answer(claims, SOURCES[0], support=0.6)) == [True, True]
-    assert grounded_by_support(answer(claims, SOURCES[0], support=0.6), bound=0.7) == [False, False]
-    assert grounded_by_support(answer(claims, SOURCES[0])) == [False, False]
-
-
-def test_what_the_generator_wrote_is_measured_before_the_check_and_refusals_do_not_count() -> None:
-    trace = Trace(kind="general", needs=("?",), dropped_claims=("It covers sharks.", "NOT IN EVIDENCE"))
-    assert generator_grounded(answer([("A.", (1,))], SOURCES[0]), trace) == [True, False]
-
-
-FRESH, OLD = TODAY - timedelta(days=30), TODAY - timedelta(days=31)
-
-
-@pytest.mark.parametrize(
-    ("sources", "quality"),
-    [
-        ([], (None, None, None)),
-        ([source(1, "A.")], (1.0, None, 1.0)),  # no date: freshness cannot be told
-        ([source(1, "A.", day=FRESH), source(2, "B.", day=OLD), source(3, "C.")], (1.0, 0.5, 1.0)),
-        ([source(1, "A.", url="http://a.example/x"), source(2, "B.", url="http://a.example/y")], (0.5, None, 0.5)),  # one host
-        ([source(1, "A.", url="http://a.example/x"), source(2, "B.", url="http://b.example/y")], (0.5, None, 1.0)),
-        ([source(1, "A.", "http://b.example/z", url="http://a.example/x"), source(2, "B.", url="http://b.example/y"), source(3, "C.")],
-         (2 / 3, None, 2 / 3)),  # the first is a copy of the second's
-        ([source(1, "A.", url="http://a.example/x"), source(2, "B.", url="http://b.example/y"),
-          source(3, "C.", "http://a.example/x", "http://b.example/y", url="http://c.example/z")], (0.5, None, 1 / 3)),  # one joins all
-        ([source(1, "A.", "http://b.example/x", url="http://a.example/x"), source(2, "B.", url="http://a.example/y"),
-          source(3, "C.", url="http://b.example/y")], (0.5, None, 1 / 3)),  # what was joined once stays so
-    ],
-)  # fmt: skip
-def test_sources_are_worth_what_stands_behind_them(sources: list[Citation], quality: tuple[float | None, ...]) -> None:
-    found = source_quality(sources, TODAY, 30, lambda c: 0.5 if c.url else 1.0)
-    assert found == SourceQuality(*(None if value is None else pytest.approx(value) for value in quality))

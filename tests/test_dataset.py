@@ -168,7 +168,7 @@ def test_a_sample_takes_the_needs_in_turn(size: int, ids: list[str]) -> None:
     assert len(FOUR) == 8 and sample([], size) == []
 
 
-@settings(max_examples=100, deadline=None, derandomize=True, database=None)
+@settings(max_examples=100)
 @given(st.lists(st.sampled_from(["internal", "web", "both", "none", None]), max_size=30), st.integers(0, 35))
 def test_a_sample_is_balanced_stable_and_without_repetition(needs: list[Any], size: int) -> None:
     pool = [row for i, need in enumerate(needs) for row in rows(f"q{i}", need=need)]

@@ -17,7 +17,7 @@ from crag_dspy.policy import Policy
 from crag_dspy.search import shorten
 from crag_dspy.types import Grade, Passage, Strip
 
-repeatable = settings(max_examples=300, deadline=None, derandomize=True, database=None)
+repeatable = settings(max_examples=300)
 POLICY = Policy(lower=0.3)  # and 0.4 is sure for a general question
 NEED = "How long does the Corvane warranty last?"
 ONE = Plan(kind="general", needs=(NEED,))

@@ -24,7 +24,7 @@ from crag_dspy.types import Grade, Kind, Passage, Strip
 POLICY = Policy(platt=(0.0, 0.0, 1.0), platt_lm=(-3.0, 0.0, 0.0, 6.0), band=(0.2, 0.8), lower=0.1, upper=dict.fromkeys(Policy().upper, 0.5))
 DRESSES = ("{}", "**{}**", "`{}`", '"{}"', "{}.", "Level: {}.", "level={}", "\n {}\n")
 score01 = st.floats(0, 1)
-repeatable = settings(max_examples=100, deadline=None, derandomize=True, database=None)
+repeatable = settings(max_examples=100)
 
 
 def scored(id: str, *scores: float, age: int | None = None) -> Scored:

@@ -41,7 +41,7 @@ def test_retrieved_text_becomes_data(text: str, data: str) -> None:
 parts = st.sampled_from([*"[]#【】<|> \n,-x12", "[[", "]]", "##", "E2", "<|im_end|>", "level", ZWSP, BIDI])
 
 
-@settings(max_examples=500, deadline=None, derandomize=True, database=None)
+@settings(max_examples=500)
 @given(st.lists(parts, max_size=25).map("".join) | st.text())
 def test_no_text_can_end_its_field_or_pose_as_evidence(text: str) -> None:
     data = as_data(text)

@@ -97,7 +97,7 @@ words = st.sampled_from(
 )
 
 
-@settings(max_examples=300, deadline=None, derandomize=True, database=None)
+@settings(max_examples=300)
 @given(st.lists(words, min_size=1, max_size=20).map(" ".join) | st.text(min_size=1).filter(str.strip))
 def test_every_plan_has_needs_that_can_be_asked(question: str) -> None:
     needs = plan(question).needs

@@ -16,7 +16,7 @@ from crag_dspy.types import Grade, Passage, Strip
 
 # A strip's relevance is its score.
 POLICY = Policy(platt=(0.0, 0.0, 1.0), strip_keep=0.3, strip_sure=0.9, max_strips=2)
-repeatable = settings(max_examples=100, deadline=None, derandomize=True, database=None)
+repeatable = settings(max_examples=100)
 
 
 def graded(id: str, *strips: tuple[str, float | tuple[float, ...]], relevance: float = 0.5, **fields: Any) -> Grade:

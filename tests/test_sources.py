@@ -118,13 +118,13 @@ def test_numbers_that_differ_in_one_place_are_still_copies_but_short_words_in_co
     ],
 )
 def test_better_sources_rank_higher(order: list[Passage]) -> None:
-    values = [quality(item, [], TODAY) for item in order]
+    values = [quality(item, [], TODAY).overall for item in order]
     assert all(better > worse for better, worse in pairwise(values))
 
 
 def test_a_copy_ranks_below_the_same_page_alone() -> None:
     mine, copy = passage("https://a.example/x"), passage("https://b.example/x")
-    assert quality(mine, [copy], TODAY) < quality(mine, [], TODAY)
+    assert quality(mine, [copy], TODAY).overall < quality(mine, [], TODAY).overall
 
 
 @given(
@@ -136,4 +136,5 @@ def test_a_copy_ranks_below_the_same_page_alone() -> None:
     st.one_of(st.none(), st.dates()),
 )
 def test_quality_stays_between_nothing_and_all(text: str, others: list[tuple[str | None, str]], day: date | None) -> None:
-    assert 0.0 <= quality(passage("https://a.example/q", text, day), [passage(url, other) for url, other in others], TODAY, text) <= 1.0
+    found = quality(passage("https://a.example/q", text, day), [passage(url, other) for url, other in others], TODAY, text)
+    assert all(0.0 <= value <= 1.0 for value in (*found, found.overall))

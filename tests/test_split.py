@@ -75,7 +75,7 @@ PIECES += [
 ]
 
 
-@settings(max_examples=400, deadline=None, derandomize=True, database=None)
+@settings(max_examples=400)
 @given(st.lists(st.sampled_from(PIECES), max_size=40).map("".join))
 def test_offsets_are_exact_and_no_text_is_lost_whatever_the_text(text: str) -> None:
     covered = [False] * len(text)

@@ -13,7 +13,6 @@ from optimize.dataset import Row
 from optimize.stages import (
     Confusion,
     StripCounts,
-    cross_encoder_pairs,
     gold_pairs,
     grader_confusion,
     ndcg_at_k,
@@ -21,7 +20,6 @@ from optimize.stages import (
     recall_at_k,
     relevance_pairs,
     strip_counts,
-    verdict_confusion,
 )
 
 LASTS, RENEWED = "The Corvane warranty lasts 26 months.", "The Corvane warranty is renewed every year."
@@ -113,7 +111,7 @@ def test_a_pair_is_gold_where_the_passage_holds_the_sentence_that_meets_this_nee
     assert gold_pairs(ROW, judged, WordScorer()) == {("p1", 0), ("p2", 1)}
 
 
-def test_the_grader_and_its_signals_are_judged_pair_by_pair() -> None:
+def test_the_grader_is_judged_pair_by_pair() -> None:
     judged = trace(
         grade(HOLDS, 0.9, 0.6, scores=(0.2, 0.1)),
         grade(EMPTY, 0.1, 0.5, scores=(0.8, 0.3)),
@@ -122,14 +120,7 @@ def test_the_grader_and_its_signals_are_judged_pair_by_pair() -> None:
     gold = {("p1", 0), ("p2", 1)}
     assert grader_confusion(relevance_pairs(judged), gold) == Confusion(1, 2, 1, 2)
     assert grader_confusion(relevance_pairs(judged), gold, threshold=0.05) == Confusion(2, 4, 0, 0)
-    assert grader_confusion(cross_encoder_pairs(judged), gold) == Confusion(1, 1, 1, 3)
     assert grader_confusion({("p1", 0): 1.0, ("p4", 0): 1 / 3}, gold) == Confusion(1, 0, 0, 1)  # the LM alone, where it was asked
-
-
-def test_a_verdict_calls_relevant_what_may_be_used() -> None:
-    judged = trace(grade(HOLDS, 0.3, 0.2, verdict="ambiguous"), grade(EMPTY, 0.9, 0.1), grade(COPIED, 0.1, 0.1, verdict="incorrect"),
-                   external=(grade(PAGE, 0.1, 0.1, verdict="incorrect"),))  # fmt: skip
-    assert verdict_confusion(judged, {("p1", 0), ("p1", 1), ("p2", 1)}) == Confusion(1, 1, 1, 1)
 
 
 def kept(p: Passage, text: str, *copies: str) -> Evidence:

@@ -24,7 +24,7 @@ from crag_dspy.state import chat_template, fingerprint, load_state, save_state
 
 SECRETS = {"api_key": "sk-marked-key-000111", "extra_headers": {"Authorization": "Bearer marked-header-222333"}}
 POLICY = Policy(platt=(-1.5, 0.25, 0.5), lower=0.11, band=(0.03, 0.77), max_age_days={**Policy().max_age_days, "pricing": 45})
-repeatable = settings(max_examples=200, deadline=None, derandomize=True, database=None)
+repeatable = settings(max_examples=200)
 score01 = st.floats(0, 1)
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from optimize.metrics import precision_recall
-from optimize.statistics import better_by_more_than_noise, mcnemar_exact, paired_bootstrap, paired_bootstrap_metric, permutation_test
+from optimize.statistics import better_by_more_than_noise, mcnemar_exact, paired_bootstrap, permutation_test
 
 
 def outcomes(gained: int, lost: int, same: int) -> tuple[list[bool], list[bool]]:
@@ -70,38 +69,6 @@ def test_nine_in_ten_intervals_of_ninety_percent_hold_the_truth() -> None:
     assert held / 300 == pytest.approx(0.9, abs=0.05)
 
 
-def f1(drawn: list[tuple[bool, bool]]) -> float:
-    return precision_recall([said for said, _ in drawn], [true for _, true in drawn]).f1
-
-
-def test_a_metric_over_whole_lists_is_resampled_too() -> None:
-    true = [True, False] * 20
-    blind, seeing = [(True, t) for t in true], [(t, t) for t in true]
-    found = paired_bootstrap_metric(blind, seeing, f1, resamples=300)
-    assert found is not None
-    assert found.value == pytest.approx(1 - 2 / 3) and 0 < found.low < found.value < found.high < 1
-    assert paired_bootstrap_metric(blind, seeing, f1, resamples=300) == found
-
-
-def test_a_mean_is_resampled_alike_by_both() -> None:
-    before, after = ([float(value) for value in side] for side in outcomes(10, 4, 34))
-    one, other = (
-        paired_bootstrap(before, after),
-        paired_bootstrap_metric(before, after, lambda drawn: sum(drawn) / len(drawn), resamples=4000),
-    )
-    assert other is not None and other == pytest.approx(one, abs=0.025)
-
-
-def test_a_metric_that_cannot_be_measured_gives_no_interval() -> None:
-    def rare(drawn: list[int]) -> float | None:
-        return float(np.mean(drawn)) if 1 in drawn and 2 in drawn else None
-
-    assert paired_bootstrap_metric([0, 0, 0], [0, 1, 1], rare, resamples=50) is None
-    assert paired_bootstrap_metric([1, 2] + [0] * 40, [1, 2] + [0] * 40, rare, resamples=200) is None  # in 4 of 10 resamples only
-    mostly = paired_bootstrap_metric([1, 2, 1, 2], [1, 2, 1, 2], rare, resamples=200)
-    assert mostly is not None and (mostly.value, mostly.low, mostly.high) == (0, 0, 0)
-
-
 @pytest.mark.parametrize(
     ("gained", "lost", "better"),
     [
@@ -135,5 +102,3 @@ def test_outcomes_of_other_questions_are_refused(sides: tuple[list[bool], list[b
     for test in (paired_bootstrap, mcnemar_exact, permutation_test, better_by_more_than_noise):
         with pytest.raises(ValueError, match="same questions"):
             test(*sides)
-    with pytest.raises(ValueError, match="same questions"):
-        paired_bootstrap_metric(*sides, lambda drawn: 0.0)

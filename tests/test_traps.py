@@ -214,7 +214,7 @@ drawn = st.fixed_dictionaries(
 )  # fmt: skip
 
 
-@settings(max_examples=60, deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(drawn=drawn)
 def test_text_title_address_and_number_of_a_source_stay_together(fake_lm: FakeLM, drawn: dict[str, Any]) -> None:
     fake_lm.calls.clear()
