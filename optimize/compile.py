@@ -16,8 +16,9 @@ from crag_dspy.program import CRAG
 from optimize import examples
 from optimize.calibrate import Observation, ask_levels, fit, fit_gate, fit_scale, in_doubt, observe
 from optimize.dataset import Row
-from optimize.optimizers import DEMOS, Recipe, Task, improve, tasks
-from optimize.strict import strict, strictly
+from optimize.fewshot import few_shot
+from optimize.optimizers import Recipe, Task, improve, tasks
+from optimize.strict import strictly
 
 Progress = Callable[[str], None]
 
@@ -28,13 +29,15 @@ class Effort(NamedTuple):
     levels: int
     """Passages that the LM grades for the calibration, at most; 0 leaves grading to the cross-encoder."""
     tries: int
-    """Examples that few-shot tries per predictor, at most."""
+    """Examples of a predictor that few-shot may show, at most."""
+    checks: int
+    """Others that it asks with and without demonstrations, at most."""
     doubts: int
     """Questions in doubt that the generator is asked for the gate before it, at most."""
 
 
-FULL = Effort(levels=40, tries=24, doubts=24)
-QUICK = Effort(levels=0, tries=6, doubts=4)
+FULL = Effort(levels=40, tries=24, checks=12, doubts=24)
+QUICK = Effort(levels=0, tries=6, checks=2, doubts=4)
 
 
 class Prepared(NamedTuple):
@@ -74,7 +77,7 @@ def compile_program(
 ) -> Compiled:
     """Compile on training questions; the student stays as it was.
 
-    The optimizer of the recipe writes the prompts (see `optimizers`; few-shot stage by stage: `_few_shot`). Then the policy is fitted
+    The optimizer of the recipe writes the prompts (see `optimizers`; few-shot stage by stage: `few_shot`). Then the policy is fitted
     (see `calibrate`), the LM's part of it with the compiled grader.
 
     Raises:
@@ -85,8 +88,7 @@ def compile_program(
     seen, policy, todo = prepared
     if recipe.optimizer == "few-shot" and not recipe.end_to_end:
         with strictly():
-            _few_shot(program, seen, policy, as_of, effort, progress)
-        notes = [f"{name}: 0 demonstrations, no training question led to one" for name, p in program.named_predictors() if not p.demos]
+            notes = few_shot(program, todo, effort.tries, effort.checks, progress)
     else:
         notes = improve(program, todo, recipe, prompt_lm, progress)
     for predictor in program.predictors():
@@ -100,36 +102,6 @@ def compile_program(
     policy = fit_gate(seen, policy, as_of, _generated(program, in_doubt(seen, policy, as_of), policy, as_of, effort.doubts))
     program.policy.value = policy
     return Compiled(program, {name: len(predictor.demos) for name, predictor in program.named_predictors()}, notes)
-
-
-def _few_shot(program: CRAG, seen: Sequence[Observation], policy: Policy, as_of: date, effort: Effort, progress: Progress) -> None:
-    """Give each predictor demonstrations.
-
-    Grader and strip filter get labelled ones from the gold sentences (LabeledFewShot). Rewriter and generator get ones of their own
-    making that passed a metric (BootstrapFewShot): the query found a gold page, the answer held every fact and cited it.
-    """
-    program.grade = dspy.LabeledFewShot(k=DEMOS["grade"]).compile(program.grade, trainset=examples.for_grade(seen), sample=False)
-    strips = examples.for_refine(seen, policy, as_of)
-    program.refine = dspy.LabeledFewShot(k=DEMOS["refine"]).compile(program.refine, trainset=strips, sample=False)
-    progress("bootstrapping the query rewriter")
-    find = examples.finds_gold(examples.finder(program))
-    program.rewrite = _bootstrap(program.rewrite, examples.for_rewrite(seen)[: effort.tries], find, DEMOS["rewrite"])
-    progress("bootstrapping the generator")
-    answers = examples.for_generate(seen, policy, as_of)
-    known = [example for example in answers if example.need != "none"][: effort.tries]
-    program.generate = _bootstrap(program.generate, examples.in_turn(known), examples.answers_right, DEMOS["generate"] - 1)
-    # A small LM seldom declines on its own, so the refusal is shown, in the middle: the last demonstration weighs most.
-    unknown = [example for example in answers if example.need == "none"][:1]
-    program.generate.demos = [*program.generate.demos[:1], *unknown, *program.generate.demos[1:]]
-
-
-def _bootstrap(predictor: dspy.Predict, trainset: list[dspy.Example], metric: examples.Metric, most: int) -> dspy.Predict:
-    if not trainset:
-        return predictor
-    optimizer = dspy.BootstrapFewShot(metric=strict(metric), max_bootstrapped_demos=most, max_labeled_demos=0)
-    compiled: dspy.Predict = optimizer.compile(predictor, trainset=trainset)
-    compiled._compiled = False  # DSPy freezes a compiled sub-module: its state would not be saved with the program
-    return compiled
 
 
 def _generated(program: CRAG, doubtful: Sequence[Observation], policy: Policy, as_of: date, most: int) -> dict[str, bool]:

@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple, get_args
 import dspy
 from dspy.teleprompt.gepa.instruction_proposal import InstructionProposer
 
+from crag_dspy.lm import Meter
 from crag_dspy.policy import Policy
 from crag_dspy.program import CRAG
 from optimize import examples, feedback
@@ -45,7 +46,7 @@ class Budget(NamedTuple):
 
 
 FULL_BUDGET = Budget(examples=20, candidates=6, trials=12, rollouts=150, minibatch=3)
-QUICK_BUDGET = Budget(examples=6, candidates=2, trials=6, rollouts=30, minibatch=2)
+QUICK_BUDGET = Budget(examples=4, candidates=2, trials=4, rollouts=12, minibatch=2)
 
 
 class Recipe(NamedTuple):
@@ -124,6 +125,17 @@ def whole_program(program: CRAG, seen: Sequence[Observation], as_of: date) -> Ta
         dspy.Example(question=o.row.question, as_of=as_of, row=o.row, need=o.row.need or "").with_inputs("question", "as_of") for o in seen
     ]
     return Task(WHOLE, program, metric, examples.in_turn(rows), max(DEMOS.values()), RIGHT)
+
+
+def score(task: Task, predictor: dspy.Predict, example: dspy.Example) -> float:
+    """Return what a predictor's reply to an example is worth, 0-1, read as the program reads it.
+
+    Raises:
+        dspy.LMError: the LM failed.
+    """
+    reply = Meter().ask(predictor, **example.inputs().toDict())
+    read = dspy.Prediction(**{name: reply.field(name) for name in predictor.signature.output_fields})
+    return float(task.metric(example, read))
 
 
 def improve(program: CRAG, todo: Sequence[Task], recipe: Recipe, prompt_lm: dspy.LM, progress: Callable[[str], None]) -> list[str]:

@@ -19,14 +19,13 @@ from rich.table import Table
 from crag_dspy import app
 from crag_dspy.cli import run_in_one_line
 from crag_dspy.index import Where
-from crag_dspy.lm import Meter
 from crag_dspy.program import CRAG
 from crag_dspy.settings import load_settings
 from optimize import registry
 from optimize.calibrate import observe
 from optimize.dataset import Row, load_rows
 from optimize.demo import DATA, day_of
-from optimize.optimizers import Task, tasks
+from optimize.optimizers import Task, score, tasks
 from optimize.report import Steps, console
 from optimize.statistics import Difference, paired_bootstrap
 
@@ -97,9 +96,7 @@ def _scores(task: Task, name: str, predictor: dspy.Predict, steps: Steps) -> lis
     steps.start(f"{task.name}, {name}", len(task.examples))
     scores: list[float] = []
     for example in task.examples:
-        reply = Meter().ask(predictor, **example.inputs().toDict())
-        read = dspy.Prediction(**{name: reply.field(name) for name in predictor.signature.output_fields})
-        scores.append(float(task.metric(example, read)))
+        scores.append(score(task, predictor, example))
         steps.note(f"{sum(scores):g} of {len(scores)} right")
     return scores
 

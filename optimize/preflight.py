@@ -148,8 +148,12 @@ def _search_calls(recipe: Recipe, effort: Effort, tasks: Sequence[Task]) -> tupl
         predictors = len(DEMOS) if task.name == WHOLE else 1
         learn, choose = (len(part) for part in halves(task.examples, budget.examples))
         if recipe.optimizer == "few-shot":
-            tries = min(budget.examples if task.name == WHOLE else effort.tries, len(task.examples))
-            low, high = (min(task.demos, tries), tries) if task.name in (WHOLE, "rewrite", "generate") else (0, 0)
+            if task.name == WHOLE:
+                learn, choose = min(budget.examples, len(task.examples)), 0
+            else:
+                learn, choose = (len(part) for part in halves(task.examples, effort.tries))
+            own = task.name not in ("grade", "refine")  # those get labelled ones
+            low, high = (min(task.demos, learn) if own else 0, (learn if own else 0) + 2 * min(choose, effort.checks))
         elif recipe.optimizer == "random-search":  # no demonstrations, the examples' order, and shuffled ones; what repeats is free
             low, high = choose, (budget.candidates + 2) * choose + learn
         elif recipe.optimizer == "mipro":

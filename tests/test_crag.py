@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import dspy
@@ -23,6 +27,19 @@ def same(one: Answer, other: Answer) -> bool:
     """Return whether two answers are equal in all but their times."""
     times: Any = {"usage": {"seconds"}, "citations": {"__all__": {"retrieved_at"}}, "consulted": {"__all__": {"retrieved_at"}}}
     return one.model_dump(exclude=times) == other.model_dump(exclude=times)
+
+
+@pytest.mark.parametrize("broken", ["a file", "garbage"])
+def test_a_broken_cache_of_dspy_is_survived(tmp_path: Path, broken: str) -> None:
+    folder = tmp_path / "cache"
+    if broken == "a file":
+        folder.touch()
+    for shard in range(16) if broken == "garbage" else ():
+        (folder / f"{shard:03d}").mkdir(parents=True)
+        (folder / f"{shard:03d}" / "cache.db").write_text("garbage")
+    command = [sys.executable, "-c", "import crag_dspy; print(crag_dspy.Limits())"]
+    done = subprocess.run(command, env=os.environ | {"DSPY_CACHEDIR": str(folder)}, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0 and "max_searches" in done.stdout
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from optimize.optimizers import OPTIMIZERS, Budget, Optimizer, Recipe, Task, imp
 from optimize.spend import recording
 from optimize.strict import Lenient, OptimizerFailure
 
-EFFORT = Effort(levels=0, tries=6, doubts=4)
+EFFORT = Effort(levels=0, tries=6, checks=4, doubts=4)
 BUDGET = Budget(examples=4, candidates=2, trials=6, rollouts=14, minibatch=2)
 BE_EXACT = "Be exact"
 
@@ -85,6 +85,14 @@ def test_gepa_reflects_on_what_the_predictor_did(fake: FakeLM, tmp_path: Path) -
     generator = [prompt for prompt in reflections if "Answer the question from the numbered evidence" in prompt]
     assert generator and all("Claim without support" in prompt for prompt in generator)
     assert all("Misgraded" not in prompt and "missed the gold page" not in prompt for prompt in generator)
+
+
+@pytest.mark.parametrize("end_to_end", [False, True], ids=["stages", "whole"])
+def test_whether_usage_is_tracked_changes_nothing(fake: FakeLM, tmp_path: Path, end_to_end: bool) -> None:
+    plain = compiled(fake, tmp_path / "a", "gepa", end_to_end=end_to_end)
+    with dspy.context(track_usage=True):
+        tracked = compiled(fake, tmp_path / "b", "gepa", end_to_end=end_to_end)
+    assert prompts(tracked.program) == prompts(plain.program)
 
 
 @pytest.mark.parametrize("optimizer", ["random-search", "mipro", "gepa"])

@@ -28,7 +28,7 @@ from optimize.preflight import estimate
 from optimize.report import Steps
 from optimize.spend import STALE_DAYS, CostReached, Replies, recording, run_folder
 
-EFFORT = Effort(levels=0, tries=6, doubts=4)
+EFFORT = Effort(levels=0, tries=6, checks=4, doubts=4)
 BUDGET = Budget(examples=4, candidates=2, trials=6, rollouts=14, minibatch=2)
 KEY, HEADER = "sk-marked-key-000111222", "Bearer marked-header-333444555"
 

@@ -1,0 +1,68 @@
+"""Few-shot, stage by stage: demonstrations for each predictor, kept where they help on examples that they do not show."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import dspy
+
+from crag_dspy.program import CRAG
+from optimize.examples import halves
+from optimize.optimizers import Task, score
+from optimize.strict import strict
+
+
+def few_shot(program: CRAG, todo: Sequence[Task], tries: int, checks: int, progress: Callable[[str], None]) -> list[str]:
+    """Give the predictors demonstrations from one half of their examples where the other half goes better with them.
+
+    Grader and strip filter are shown labelled examples (LabeledFewShot); rewriter and generator replies of their own that passed
+    their metric (BootstrapFewShot). A demonstration lengthens every prompt, so it has to earn its place.
+
+    Args:
+        program: Whose predictors get them.
+        todo: The predictors' tasks.
+        tries: Examples of a predictor that may be shown, at most.
+        checks: Other examples that are asked with and without them, at most.
+        progress: Told what is being done.
+
+    Returns:
+        What a person should know about predictors that got none.
+
+    Raises:
+        LMFailure: the LM failed, where DSPy would take that for a bad reply.
+    """
+    notes = []
+    for task in todo:
+        learn, choose = halves(task.examples, tries)
+        progress(f"demonstrations: {task.name}")
+        shown = _labelled(task, learn) if task.name in ("grade", "refine") else _bootstrapped(task, learn)
+        if not shown.demos:
+            notes.append(f"{task.name}: 0 demonstrations, no training question led to one")
+            continue
+        held = choose[:checks]
+        without, with_them = (sum(score(task, predictor, example) for example in held) for predictor in (task.student, shown))
+        if held and with_them <= without:
+            notes.append(
+                f"{task.name}: its prompt stays, demonstrations did not help (of {len(held)} other examples {with_them:g} right with "
+                f"them, {without:g} without)"
+            )
+            continue
+        getattr(program, task.name).demos = shown.demos
+    return notes
+
+
+def _labelled(task: Task, learn: list[dspy.Example]) -> dspy.Predict:
+    predictor: dspy.Predict = dspy.LabeledFewShot(k=task.demos).compile(task.student, trainset=learn, sample=False)
+    return predictor
+
+
+def _bootstrapped(task: Task, learn: list[dspy.Example]) -> dspy.Predict:
+    known = [example for example in learn if example.get("need") != "none"]
+    # A small LM seldom declines on its own, so the refusal is shown, in the middle: the last demonstration weighs most.
+    refusal = [example for example in learn if example.get("need") == "none"][:1]
+    if not known:
+        return task.student.reset_copy()
+    optimizer = dspy.BootstrapFewShot(metric=strict(task.metric), max_bootstrapped_demos=task.demos - len(refusal), max_labeled_demos=0)
+    predictor: dspy.Predict = optimizer.compile(task.student, trainset=known)
+    predictor.demos = [*predictor.demos[:1], *refusal, *predictor.demos[1:]]
+    return predictor

@@ -1,0 +1,90 @@
+"""Few-shot: demonstrations stay where they help on examples that they do not show."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import dspy
+import pytest
+from compile_world import THINGS, program, prompts, rows
+from conftest import TODAY
+from fake_lm import FakeLM
+
+from crag_dspy.crag import context
+from optimize.compile import Compiled, Effort, compile_program, prepare
+from optimize.optimizers import Recipe, writer
+
+EFFORT = Effort(levels=0, tries=6, checks=4, doubts=4)
+Reply = Callable[[dict[str, str]], str]
+
+
+def compiled(fake: FakeLM) -> Compiled:
+    lm = fake.lm()
+    student = program(lm)
+    with context(lm), dspy.context(disable_history=True):
+        return compile_program(student, prepare(student, rows(), TODAY, Recipe()), TODAY, EFFORT, Recipe(), writer(lm, 0))
+
+
+def shows(fake: FakeLM, field: str) -> bool:
+    """Whether the prompt holds demonstrations: the layout and the question name each input once."""
+    return fake.calls[-1].prompt.count(f"[[ ## {field} ## ]]") > 2
+
+
+def demos(found: Compiled, name: str) -> list[dspy.Example]:
+    return list(prompts(found.program)[name][1])
+
+
+def test_labelled_demonstrations_that_help_stay(fake_lm: FakeLM) -> None:
+    """Shown what a level is, this LM grades as it should; else it finds everything relevant."""
+    plain = fake_lm.rules["level"]
+    fake_lm.rules["level"] = lambda inputs: plain(inputs) if shows(fake_lm, "passage") else "3"
+    found = compiled(fake_lm)
+    assert found.demos["grade"] == len(demos(found, "grade")) == 4
+    assert {demo["level"] for demo in demos(found, "grade")} > {"3"}
+    shown = {(demo["question"], demo["passage"]) for demo in demos(found, "grade")}
+    checked = [call.inputs for call in fake_lm.asked("level") if call.prompt.count("[[ ## passage ## ]]") > 2]
+    assert checked and not {(inputs["question"], inputs["passage"]) for inputs in checked} & shown
+
+
+def test_own_demonstrations_that_help_stay(fake_lm: FakeLM) -> None:
+    """This LM names every second thing by itself, and all of them once it has seen how."""
+
+    def names_it(inputs: dict[str, str]) -> str:
+        helped = shows(fake_lm, "question") or any(thing in inputs["question"] for thing in THINGS[::2])
+        return inputs["question"] if helped else "a thing"
+
+    fake_lm.rules["query"] = names_it
+    assert len(demos(compiled(fake_lm), "rewrite")) >= 1
+
+
+@pytest.mark.parametrize("worse", [False, True])
+def test_demonstrations_that_do_not_help_go(fake_lm: FakeLM, worse: bool) -> None:
+    plain: Reply = fake_lm.rules["query"]
+    fake_lm.rules["query"] = lambda inputs: "a thing" if worse and shows(fake_lm, "question") else plain(inputs)
+    found = compiled(fake_lm)
+    assert demos(found, "rewrite") == [] and found.demos["rewrite"] == 0
+    said = "of 3 other examples 0 right with them, 3 without" if worse else "of 3 other examples 3 right with them, 3 without"
+    assert [note for note in found.warnings if note.startswith("rewrite: its prompt stays") and said in note]
+
+
+def test_a_generator_that_never_declines_is_shown_how(fake_lm: FakeLM) -> None:
+    plain = fake_lm.rules["answer"]
+
+    def answers(inputs: dict[str, str]) -> str:
+        return "NOT IN EVIDENCE" if "engineer" in inputs["question"] and shows(fake_lm, "evidence") else plain(inputs)
+
+    fake_lm.rules["answer"] = answers
+    mine = demos(compiled(fake_lm), "generate")
+    assert [demo["answer"] for demo in mine].index("NOT IN EVIDENCE") == 1 and len(mine) > 2
+
+
+def test_one_example_is_shown_unchecked(fake_lm: FakeLM, tmp_path: Path) -> None:
+    """Nothing is left to check on, so what the person labelled is believed."""
+    lm = fake_lm.lm()
+    student = program(lm)
+    few = [row for row in rows() if row.need == "web"][:1] + [row for row in rows() if row.need == "internal"][:1]
+    with context(lm), dspy.context(disable_history=True):
+        prepared = prepare(student, few, TODAY, Recipe())
+        found = compile_program(student, prepared, TODAY, EFFORT, Recipe(), writer(lm, 0))
+    assert found.demos["rewrite"] == 1
