@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import dspy
 import pytest
@@ -13,7 +12,9 @@ from fake_lm import FakeLM
 
 from crag_dspy.crag import context
 from optimize.compile import Compiled, Effort, compile_program, prepare
-from optimize.optimizers import Recipe, writer
+from optimize.examples import answers_right
+from optimize.fewshot import few_shot
+from optimize.optimizers import Recipe, Task, writer
 
 EFFORT = Effort(levels=0, tries=6, checks=4, doubts=4)
 Reply = Callable[[dict[str, str]], str]
@@ -68,18 +69,23 @@ def test_demonstrations_that_do_not_help_go(fake_lm: FakeLM, worse: bool) -> Non
     assert [note for note in found.warnings if note.startswith("rewrite: its prompt stays") and said in note]
 
 
-def test_a_generator_that_never_declines_is_shown_how(fake_lm: FakeLM) -> None:
-    plain = fake_lm.rules["answer"]
+def test_the_generator_is_shown_one_refusal_in_the_middle(fake_lm: FakeLM) -> None:
+    def example(thing: str, need: str) -> dspy.Example:
+        text = "It is late." if need == "none" else f"The warranty of the {thing} lasts 26 months."
+        facts, markers, answer = ([], [], "NOT IN EVIDENCE") if need == "none" else ([["26 months"]], [1], "26 months [1].")
+        made = dspy.Example(question=f"How long does the warranty of the {thing} last?", evidence=f"[1] (2026-01-01) Note: {text}")
+        return dspy.Example(made, answer=answer, facts=facts, markers=markers, need=need).with_inputs("question", "evidence")
 
-    def answers(inputs: dict[str, str]) -> str:
-        return "NOT IN EVIDENCE" if "engineer" in inputs["question"] and shows(fake_lm, "evidence") else plain(inputs)
+    lm = fake_lm.lm()
+    student = program(lm)
+    known = [example(thing, need) for thing in THINGS for need in ("internal", "none")]
+    with context(lm), dspy.context(disable_history=True):
+        few_shot(student, [Task("generate", student.generate, answers_right, known, 4)], 6, 0, lambda text: None)
+    refusals = [demo["answer"] == "NOT IN EVIDENCE" for demo in student.generate.demos]
+    assert refusals == [False, True, False, False]
 
-    fake_lm.rules["answer"] = answers
-    mine = demos(compiled(fake_lm), "generate")
-    assert [demo["answer"] for demo in mine].index("NOT IN EVIDENCE") == 1 and len(mine) > 2
 
-
-def test_one_example_is_shown_unchecked(fake_lm: FakeLM, tmp_path: Path) -> None:
+def test_one_example_is_shown_unchecked(fake_lm: FakeLM) -> None:
     """Nothing is left to check on, so what the person labelled is believed."""
     lm = fake_lm.lm()
     student = program(lm)
