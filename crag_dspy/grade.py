@@ -156,24 +156,12 @@ def combine(
 
     A doubtful passage whose LM reply could not be read (`unread`) is `ambiguous`: unknown, never relevant by default. Where the answer
     does not change over time (`time_sensitive`), age lowers nothing. The age of a page without a date is that of its retrieval.
-    The LM is asked about the best passages in doubt: of the others in doubt none is more relevant than the best of these.
     """
-    most: dict[int, float] = {}
-    for item in scored:
-        for need, own in enumerate(item.scores):
-            if (level := levels.get((item.passage.id, need))) is not None:
-                most[need] = max(most.get(need, 0.0), policy.relevance(own, item.best_strip(need), level))
-
-    def relevance_for(item: Scored, need: int) -> float:
-        level = levels.get((item.passage.id, need))
-        found = policy.relevance(item.scores[need], item.best_strip(need), level)
-        return min(found, most.get(need, 1.0)) if level is None and found >= policy.band[0] else found
-
     grades = []
     for item in scored:
         key = item.passage.id
         said = {need: levels[key, need] for need in range(len(item.scores)) if (key, need) in levels}
-        relevances = tuple(relevance_for(item, need) for need in range(len(item.scores)))
+        relevances = tuple(policy.relevance(s, item.best_strip(need), said.get(need)) for need, s in enumerate(item.scores))
         dated = item.passage.published_at or (item.passage.retrieved_at.date() if item.passage.retrieved_at else None)
         age = (as_of - dated).days if dated else None
         stale = time_sensitive and age is not None and age > policy.max_age_days[kind]

@@ -160,14 +160,13 @@ class Run:
         found = wave(lambda query: self._results(query[1]), queries, self.parts.workers)
         for (gap, query), results in zip(queries, found, strict=True):
             need = self.plan.needs[gap.need]
-            self.searches.append(WebSearch(query=query, need=need, reason=gap.reason, results=len(results or ())))
-        fresh = {canonical_url(result.url): result for results in found for result in results or ()}
+            self.searches.append(WebSearch(query=query, need=need, reason=gap.reason, results=len(results)))
+        fresh = {canonical_url(result.url): result for results in found for result in results}
         wanted = [result for url, result in fresh.items() if url not in self.read]
         wanted = wanted[: self.budget.spend_pages(len(wanted))]
         self.read.update(canonical_url(result.url) for result in wanted)
         if not wanted:
-            # A first query that finds no page at all may just be a poor one; the need's own words come next.
-            self.stop_reason = "nothing_supported" if self.rounds == 1 and [] in found and not fresh else "nothing_new"
+            self.stop_reason = "nothing_new"
             return []
         passages, failures, read = read_pages(
             wanted,
@@ -187,13 +186,13 @@ class Run:
         """When the web must be done with, on the monotonic clock: time for the generator is kept back."""
         return time.monotonic() + max(0.0, self.budget.left - self.budget.slowest)
 
-    def _results(self, query: str) -> list[Result] | None:
+    def _results(self, query: str) -> list[Result]:
         assert self.parts.search is not None  # gaps() came first
         try:
             return self.parts.search(query, self.parts.pages_per_search, domains=self.domains, deadline=self._deadline())
         except SourceFailure as exc:
             self.warn(exc)
-            return None
+            return []
 
     @stage(
         "refine",
