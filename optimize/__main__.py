@@ -38,7 +38,7 @@ from optimize.report import Steps, before_after, console, one_of_each_need
 from optimize.spend import recording, run_folder
 from optimize.splits import load_splits, split_file
 
-QUICK_TRAIN, QUICK_DEV = 24, 8  # 24: enough for every optimizer to have 4 examples of each predictor
+QUICK_TRAIN, QUICK_DEV = 20, 8  # 20: enough for every optimizer to have 4 examples of each predictor
 logging.getLogger("mlflow").setLevel(logging.WARNING)
 
 cli = typer.Typer(add_completion=False, pretty_exceptions_enable=False)

@@ -37,7 +37,7 @@ class Effort(NamedTuple):
 
 
 FULL = Effort(levels=40, tries=24, checks=12, doubts=24)
-QUICK = Effort(levels=0, tries=6, checks=2, doubts=4)
+QUICK = Effort(levels=0, tries=6, checks=1, doubts=2)
 
 
 class Prepared(NamedTuple):
