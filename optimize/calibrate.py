@@ -129,22 +129,22 @@ def fit_scale(observations: Sequence[Observation], policy: Policy) -> Policy:
     else would bend the line where nothing is in doubt. Above the band at most 5 % of what the cross-encoder takes for relevant is not,
     on all passages observed; below it lie at most 5 % of the relevant ones.
     """
-    inputs, gold, best = [], [], []
+    pairs: list[tuple[list[float], bool]] = []
+    decisive: list[tuple[list[float], bool]] = []
     for o in observations:
         for need in range(len(o.needs)):
             items = sorted(
                 [*o.internal, *o.external],
                 key=lambda item: (-policy.relevance(item.scores[need], item.best_strip(need)), item.passage.id),
             )
-            inputs += [[logit(item.scores[need]), logit(item.best_strip(need))] for item in items]
-            gold += [(item.passage.id, need) in o.gold for item in items]
-            best += [place < DECISIVE for place in range(len(items))]
-    decisive = [(x, true) for x, true, among in zip(inputs, gold, best, strict=True) if among]
-    if len({true for _, true in decisive}) < 2:
+            found = [([logit(i.scores[need]), logit(i.best_strip(need))], (i.passage.id, need) in o.gold) for i in items]
+            pairs += found
+            decisive += found[:DECISIVE]
+    if len({gold for _, gold in decisive}) < 2:
         return policy
-    fitted = policy.model_copy(update={"platt": _logistic([x for x, _ in decisive], [true for _, true in decisive])})
-    table = np.array([fitted.relevance(sigmoid(x[0]), sigmoid(x[1])) for x in inputs])
-    return fitted.model_copy(update={"band": error_band(table, np.array(gold))})
+    fitted = policy.model_copy(update={"platt": _logistic([x for x, _ in decisive], [gold for _, gold in decisive])})
+    relevance = np.array([fitted.relevance(sigmoid(own), sigmoid(strip)) for (own, strip), _ in pairs])
+    return fitted.model_copy(update={"band": error_band(relevance, np.array([gold for _, gold in pairs]))})
 
 
 def error_band(relevance: NDArray[np.float64], gold: NDArray[np.bool_], bound: float = ERROR_BOUND) -> tuple[float, float]:

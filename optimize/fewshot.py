@@ -11,6 +11,9 @@ from optimize.examples import halves
 from optimize.optimizers import Task, score
 from optimize.strict import strict
 
+LABELLED = ("grade", "refine")
+"""The predictors that are shown labelled examples; the others are shown what they wrote themselves."""
+
 
 def few_shot(program: CRAG, todo: Sequence[Task], tries: int, checks: int, progress: Callable[[str], None]) -> list[str]:
     """Give the predictors demonstrations from one half of their examples where the other half goes better with them.
@@ -35,7 +38,7 @@ def few_shot(program: CRAG, todo: Sequence[Task], tries: int, checks: int, progr
     for task in todo:
         learn, choose = halves(task.examples, tries)
         progress(f"demonstrations: {task.name}")
-        shown = _labelled(task, learn) if task.name in ("grade", "refine") else _bootstrapped(task, learn)
+        shown = _labelled(task, learn) if task.name in LABELLED else _bootstrapped(task, learn)
         if not shown.demos:
             notes.append(f"{task.name}: 0 demonstrations, no training question led to one")
             continue

@@ -16,6 +16,7 @@ from crag_dspy.lm import most_tokens, price
 from optimize.compile import Effort
 from optimize.dataset import Row
 from optimize.examples import halves
+from optimize.fewshot import LABELLED
 from optimize.optimizers import DEMOS, WHOLE, Recipe, Task
 
 FEWEST = 4  # examples: two to learn from, two to choose on
@@ -146,14 +147,14 @@ def _search_calls(recipe: Recipe, effort: Effort, tasks: Sequence[Task]) -> tupl
     for task in tasks:
         each = CALLS if task.name == WHOLE else (1, 1)
         predictors = len(DEMOS) if task.name == WHOLE else 1
-        learn, choose = (len(part) for part in halves(task.examples, budget.examples))
-        if recipe.optimizer == "few-shot":
-            if task.name == WHOLE:
-                learn, choose = min(budget.examples, len(task.examples)), 0
-            else:
-                learn, choose = (len(part) for part in halves(task.examples, effort.tries))
-            own = task.name not in ("grade", "refine")  # those get labelled ones
-            low, high = (min(task.demos, learn) if own else 0, (learn if own else 0) + 2 * min(choose, effort.checks))
+        few_shot = recipe.optimizer == "few-shot" and task.name != WHOLE
+        learn, choose = (len(part) for part in halves(task.examples, effort.tries if few_shot else budget.examples))
+        if few_shot:
+            tried = 0 if task.name in LABELLED else learn
+            low, high = min(task.demos, tried), tried + 2 * min(choose, effort.checks)
+        elif recipe.optimizer == "few-shot":
+            tried = min(budget.examples, len(task.examples))
+            low, high = min(task.demos, tried), tried
         elif recipe.optimizer == "random-search":  # no demonstrations, the examples' order, and shuffled ones; what repeats is free
             low, high = choose, (budget.candidates + 2) * choose + learn
         elif recipe.optimizer == "mipro":

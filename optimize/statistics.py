@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-T = TypeVar("T")
 RESAMPLES = 10_000
 SIGNIFICANCE = 0.05
 _CHUNK = 1_000  # resamples held in memory at once

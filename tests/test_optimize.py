@@ -65,6 +65,8 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Compiled]:
         from_evidence = fake.rules["answer"]  # the baselines' prompts have passages, and ask whether one is relevant
         fake.rules["answer"] = lambda inputs: from_evidence(inputs) if "evidence" in inputs else "NOT IN EVIDENCE"
         fake.rules["relevant"] = lambda inputs: "yes"
+        level = fake.rules["level"]  # readable only after demonstrations, which come beside the layout and the question
+        fake.rules["level"] = lambda inputs: level(inputs) if fake.calls[-1].prompt.count("[[ ## passage ## ]]") > 2 else "Hm."
         index_corpus(settings, DATA / "corpus", steps)
         rows = questions(8)
         options = Options(quick=True, baselines=True)
@@ -181,7 +183,7 @@ def test_a_loaded_version_answers_as_the_compiled_one(compiled: Compiled) -> Non
     json.dumps(answer.model_dump(mode="json"), allow_nan=False)
     kept = {name: len(predictor.demos) for name, predictor in crag.program.named_predictors()}
     folder = Path(mlflow.artifacts.download_artifacts(f"{compiled.version.uri}/artifacts"))
-    assert kept == json.loads((folder / "manifest.json").read_text())["demonstrations"]
+    assert kept["grade"] > 0 and kept == json.loads((folder / "manifest.json").read_text())["demonstrations"]
 
 
 def test_no_artifact_is_a_pickle(compiled: Compiled) -> None:
