@@ -18,7 +18,7 @@ from optimize.calibrate import Observation, ask_levels, fit, fit_gate, fit_scale
 from optimize.dataset import Row
 from optimize.fewshot import few_shot
 from optimize.optimizers import Recipe, Task, improve, tasks
-from optimize.strict import strictly
+from optimize.strict import compiling
 
 Progress = Callable[[str], None]
 
@@ -87,7 +87,7 @@ def compile_program(
     program: CRAG = student.deepcopy()
     seen, policy, todo = prepared
     if recipe.optimizer == "few-shot" and not recipe.end_to_end:
-        with strictly():
+        with compiling():
             notes = few_shot(program, todo, effort.tries, effort.checks, progress)
     else:
         notes = improve(program, todo, recipe, prompt_lm, progress)

@@ -46,8 +46,8 @@ def few_shot(program: CRAG, todo: Sequence[Task], tries: int, checks: int, progr
         without, with_them = (sum(score(task, predictor, example) for example in held) for predictor in (task.student, shown))
         if held and with_them <= without:
             notes.append(
-                f"{task.name}: its prompt stays, demonstrations did not help (of {len(held)} other examples {with_them:g} right with "
-                f"them, {without:g} without)"
+                f"{task.name}: its prompt stays, demonstrations did not help (examples not shown: {len(held)}; right with them "
+                f"{with_them:g}, without {without:g})"
             )
             continue
         getattr(program, task.name).demos = shown.demos

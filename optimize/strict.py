@@ -55,11 +55,6 @@ def _halt(error: BaseException | None) -> None:
     )
 
 
-def strictly() -> Any:
-    """Return the DSPy context in which a failure ends the run."""
-    return dspy.context(callbacks=[*dspy.settings.get("callbacks", []), Strict()])
-
-
 def strict(metric: Callable[..., Any]) -> Callable[..., Any]:
     """Return a metric whose failure ends the run, with the signature that it had."""
 
@@ -108,8 +103,7 @@ def compiling() -> Iterator[None]:
     logger.setLevel(logging.ERROR)
     try:
         with (
-            strictly(),
-            dspy.context(num_threads=1, adapter=Lenient()),
+            dspy.context(num_threads=1, adapter=Lenient(), callbacks=[*dspy.settings.get("callbacks", []), Strict()]),
             contextlib.redirect_stdout(_Quiet()),
             warnings.catch_warnings(),
         ):

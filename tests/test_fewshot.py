@@ -65,7 +65,7 @@ def test_demonstrations_that_do_not_help_go(fake_lm: FakeLM, worse: bool) -> Non
     fake_lm.rules["query"] = lambda inputs: "a thing" if worse and shows(fake_lm, "question") else plain(inputs)
     found = compiled(fake_lm)
     assert demos(found, "rewrite") == [] and found.demos["rewrite"] == 0
-    said = "of 3 other examples 0 right with them, 3 without" if worse else "of 3 other examples 3 right with them, 3 without"
+    said = f"examples not shown: 3; right with them {0 if worse else 3}, without 3"
     assert [note for note in found.warnings if note.startswith("rewrite: its prompt stays") and said in note]
 
 

@@ -179,9 +179,11 @@ def test_what_an_optimizer_raises_itself_is_its_failure(fake: FakeLM, tmp_path: 
     assert isinstance(caught.value, CragError)
 
 
-def test_nothing_is_printed(fake: FakeLM, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    compiled(fake, tmp_path / "run", "random-search")
-    assert "candidate" not in capfd.readouterr().out
+@pytest.mark.parametrize("optimizer", ["few-shot", "random-search"])
+def test_nothing_is_printed(fake: FakeLM, tmp_path: Path, capfd: pytest.CaptureFixture[str], optimizer: Optimizer) -> None:
+    compiled(fake, tmp_path / "run", optimizer)
+    said = capfd.readouterr().out
+    assert "candidate" not in said and "Bootstrapped" not in said
 
 
 def test_a_reply_with_two_fields_out_of_format_is_refused(fake: FakeLM) -> None:

@@ -1,16 +1,13 @@
-"""The webhook: only who has the secret is heard, a delivery counts once, and nothing but the index's own pages and files is read."""
+"""The webhook: only who has the secret is heard, and a delivery counts once."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
-import hmac
 import json
-import logging
-import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -23,127 +20,23 @@ from chromadb.errors import InternalError
 from conftest import WordEmbedder, WordScorer
 from fake_lm import fake_lm_server
 from filelock import FileLock
-from site_server import Site, reply
 from starlette.testclient import TestClient
+from webhook_world import NOW, OTHER, SECRET, SEEN, URL, Place, eventually, seconds, send, signed, work_off
 
 from crag_dspy import app, webhook
 from crag_dspy.crag import Crag
 from crag_dspy.deliveries import ATTEMPTS, KEEP_SECONDS, Deliveries
 from crag_dspy.errors import SettingsError
 from crag_dspy.http import MAX_BODY, create_app
-from crag_dspy.index import Index, open_client
-from crag_dspy.ingest import ingest
+from crag_dspy.index import Index
 from crag_dspy.parts import Parts
 from crag_dspy.program import CRAG
-from crag_dspy.search import Result
 from crag_dspy.settings import load_settings
 from crag_dspy.signing import Refused, key, verify
 from crag_dspy.types import Document
-from crag_dspy.web import read_pages
 from crag_dspy.webhook import Webhook
 
-pytest_plugins = ["site_server"]
-
-SECRET = "whsec_YSBrZXkgb2YgdGhpcnR5LXR3byBieXRlcywgcmVhbGw="
-OTHER = "whsec_" + base64.b64encode(b"another key of thirty-two bytes!").decode()
-URL = "http://pages.example/gate"
-NOW = datetime(2026, 3, 2, 8, 0, tzinfo=UTC)
-SEEN = {"id": "msg_1", "seen": True}
-
-
-def seconds(offset: float = 0) -> str:
-    return str(int(NOW.timestamp() + offset))
-
-
-def signed(body: bytes, id: str = "msg_1", offset: float = 0, secret: str = SECRET) -> dict[str, str]:
-    """Return the headers that the specification asks for, worked out here once more."""
-    mac = hmac.new(base64.b64decode(secret[6:]), b".".join([id.encode(), seconds(offset).encode(), body]), hashlib.sha256)
-    return {"webhook-id": id, "webhook-timestamp": seconds(offset), "webhook-signature": "v1," + base64.b64encode(mac.digest()).decode()}
-
-
-def eventually(condition: Callable[[], bool], limit: float = 10.0) -> bool:
-    end = time.monotonic() + limit
-    while not condition() and time.monotonic() < end:
-        time.sleep(0.02)
-    return condition()
-
-
-class Counting(WordEmbedder):
-    embedded = 0
-
-    def passages(self, texts: Any) -> list[list[float]]:
-        self.embedded += len(texts)
-        return super().passages(texts)
-
-
-class Place:
-    """A folder of documents, a site, and an index of both, as `crag ingest` and questions leave it."""
-
-    def __init__(self, folder: Path, site: Site) -> None:
-        self.folder, self.site, self.docs = folder, site, folder / "docs"
-        self.write("leave.md", "Annual leave is thirty days.")
-        self.write("deep/canteen.md", "The canteen opens at noon.")
-        self.embedder = Counting()
-        self.index = Index(open_client(folder / "chroma"), "crag", self.embedder, create=True)
-        self.fetch = site.fetcher(now=lambda: NOW)
-        ingest([self.docs], self.index, base=folder)
-        self.show("The gate opens at seven.")
-        passages, _, _ = read_pages([Result(url=URL, title="")], self.fetch, NOW.date(), 1)
-        self.index.remember(Document(id=URL, title="", text=""), passages)
-        self.site.heads.clear()
-        self.embedder.embedded = 0
-
-    def write(self, name: str, text: str) -> Path:
-        path = self.docs / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-        return path
-
-    def show(self, text: str, status: str = "200 OK") -> None:
-        html = f"<html><head><title>Gate</title></head><body><article><h1>Gate</h1><p>{text}</p></article></body></html>"
-        self.site.answers["/gate"] = reply(html.encode(), status, content_type="text/html; charset=utf-8")
-
-    def webhook(self, documents: bool = True, now: datetime = NOW) -> Webhook:
-        inbox = Deliveries(self.folder / "home" / "webhooks.sqlite3")
-        return Webhook(SECRET, self.index, self.fetch, inbox, documents=self.docs if documents else None, now=lambda: now)
-
-    def texts(self) -> str:
-        return "\n".join(sorted(hit.passage.text for hit in self.index.search("leave canteen gate mast", 50)))
-
-    def waiting(self) -> int:
-        with Deliveries(self.folder / "home" / "webhooks.sqlite3")._opened() as database:
-            return int(database.execute("SELECT count(*) FROM deliveries WHERE attempts_left > 0").fetchone()[0])
-
-    def settled(self) -> bool:
-        return eventually(lambda: self.waiting() == 0)
-
-
-@pytest.fixture
-def place(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
-    monkeypatch.chdir(tmp_path)
-    return Place(tmp_path, site)
-
-
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    """Return a place for tests that change nothing."""
-    with Site() as server:
-        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        yield Place(tmp_path_factory.mktemp("shared"), server)
-        server.shutdown()
-
-
-def send(to: Webhook, id: str = "msg_1", **body: Any) -> tuple[int, dict[str, Any]]:
-    content = json.dumps(body).encode()
-    return to.accept(signed(content, id), content)
-
-
-def work_off(place: Place, to: Webhook, **body: Any) -> dict[str, Any]:
-    """Send a delivery, wait until it is worked off, and return what was said to it."""
-    with to:
-        status, said = send(to, **body)
-        assert status == 202 and place.settled()
-    return said
+pytest_plugins = ["site_server", "webhook_world"]
 
 
 # The signature
@@ -453,148 +346,3 @@ def test_an_inbox_gives_up_a_delivery_at_which_the_process_dies_and_forgets_old_
     assert tried == ["deadly", "good"] + ["deadly"] * (ATTEMPTS - 1)
     assert inbox.add("new", "{}", KEEP_SECONDS + 1.5)
     assert [inbox.holds(id) for id in ("deadly", "good", "new")] == [False, True, True]
-
-
-# Files
-
-
-@pytest.mark.parametrize("documents", [True, False], ids=["folder", "no-folder"])
-@pytest.mark.parametrize(
-    "path",
-    ["../outside.md", "deep/../../outside.md", "deep/../leave.md", "..", "/etc/passwd", "//etc/passwd", "leave.md\0.png"],
-)
-def test_a_path_that_leads_out_is_refused_with_everything_beside_it(shared: Place, path: str, documents: bool) -> None:
-    (shared.folder / "outside.md").write_text("A secret.")
-    with pytest.raises(Refused) as refused:
-        send(shared.webhook(documents), "msg_out", urls=[URL], paths=["leave.md", path])
-    assert (refused.value.status, refused.value.code) == (400, "invalid_path")
-    assert not Deliveries(shared.folder / "home" / "webhooks.sqlite3").holds("msg_out")
-
-
-def test_a_link_that_leads_out_is_refused(place: Place) -> None:
-    outside = place.folder / "outside"
-    outside.mkdir()
-    (outside / "outside.md").write_text("A secret.")
-    (place.docs / "link.md").symlink_to(outside / "outside.md")
-    (place.docs / "chain.md").symlink_to(place.docs / "link.md")
-    (place.docs / "folder").symlink_to(outside)
-    for path in ("link.md", "chain.md", "folder/outside.md", "folder/new.md"):
-        with pytest.raises(Refused) as refused:
-            send(place.webhook(), paths=[path])
-        assert refused.value.status == 400, path
-
-
-def test_a_file_that_becomes_a_link_after_it_was_accepted_is_not_read(
-    place: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(webhook, "RETRY_SECONDS", 0.01)
-    (place.folder / "outside.md").write_text("A secret.")
-    for documents, id in ((True, "msg_1"), (False, "msg_2")):
-        to = place.webhook(documents)
-        assert send(to, id, paths=["leave.md" if documents else "docs/leave.md"])[0] == 202
-        (place.docs / "leave.md").unlink()
-        (place.docs / "leave.md").symlink_to(place.folder / "outside.md")
-        with to:
-            assert place.settled()
-        assert "secret" not in place.texts() and "Refused" in caplog.text
-        (place.docs / "leave.md").unlink()
-        place.write("leave.md", "Annual leave is thirty days.")
-
-
-def test_links_inside_the_folder_and_links_in_circles_do_no_harm(place: Place) -> None:
-    (place.docs / "same.md").symlink_to(place.docs / "leave.md")
-    (place.docs / "circle.md").symlink_to(place.docs / "circle.md")
-    place.write("leave.md", "Annual leave is forty days.")
-    said = work_off(place, place.webhook(), paths=["same.md", "circle.md"])
-    assert said["paths"] == ["same.md"] and said["ignored"] == ["circle.md"]
-    assert "forty days" in place.texts() and "docs/leave.md" in place.index.document_ids() and len(place.index.files()) == 2
-
-
-def test_what_crag_ingest_would_not_read_is_ignored(place: Place) -> None:
-    for name in ("new.md", "deep/new.txt", "photo.png", ".hidden.md", ".git/config.md"):
-        place.write(name, "The mast is nine metres high.")
-    os.mkfifo(place.docs / "pipe.md")
-    taken = ["new.md", "deep/new.txt", "leave.md", "docs/leave.md"]
-    ignored = ["photo.png", ".hidden.md", ".git/config.md", "deep", ".", "missing.md", "x" * 300 + ".md", "pipe.md"]
-    said = work_off(place, place.webhook(), paths=[*ignored, *taken])
-    assert (said["paths"], said["ignored"]) == (taken, ignored)
-    assert set(place.index.files()) == {"docs/leave.md", "docs/deep/canteen.md", "docs/new.md", "docs/deep/new.txt"}
-
-
-def test_without_a_folder_only_files_that_were_ingested_are_read(place: Place) -> None:
-    place.write("new.md", "The mast is nine metres high.")
-    place.write("leave.md", "Annual leave is forty days.")
-    said = work_off(place, place.webhook(documents=False), paths=["docs/leave.md", "docs/new.md", "leave.md"])
-    assert said["paths"] == ["docs/leave.md"] and said["ignored"] == ["docs/new.md", "leave.md"]
-    assert "forty days" in place.texts() and "mast" not in place.texts()
-
-
-def test_a_new_file_has_the_id_that_crag_ingest_gives_it(place: Place) -> None:
-    place.write("deep/new.md", "The mast is nine metres high.")
-    work_off(place, place.webhook(), paths=["deep/new.md"])
-    before = place.index.count()
-    assert "docs/deep/new.md" in place.index.document_ids()
-    assert ingest([place.docs], place.index).added == 0 and place.index.count() == before
-
-
-def test_a_file_that_did_not_change_costs_no_embedding(place: Place) -> None:
-    before = place.texts()
-    work_off(place, place.webhook(), paths=["leave.md"])
-    assert place.embedder.embedded == 0 and place.texts() == before
-
-
-@pytest.mark.parametrize("documents", [True, False], ids=["folder", "no-folder"])
-def test_a_file_that_is_gone_or_empty_goes_and_a_broken_one_stays(place: Place, documents: bool, caplog: pytest.LogCaptureFixture) -> None:
-    place.write("broken.md", "The mast is nine metres high.")
-    place.write("empty.md", "The lift stands still.")
-    ingest([place.docs], place.index)
-    (place.docs / "leave.md").unlink()
-    (place.docs / "broken.md").write_bytes(b"\xff\xfe")
-    (place.docs / "empty.md").write_bytes(b"")
-    paths = ["leave.md", "broken.md", "empty.md"]
-    work_off(place, place.webhook(documents), paths=paths if documents else [f"docs/{path}" for path in paths])
-    assert place.index.document_ids() == ["docs/broken.md", "docs/deep/canteen.md", URL]
-    assert "broken.md" in caplog.text and "not UTF-8" in caplog.text
-
-
-def test_of_a_folder_that_is_gone_everything_goes(place: Place) -> None:
-    (place.docs / "deep" / "canteen.md").unlink()
-    (place.docs / "deep").rmdir()
-    work_off(place, place.webhook(), paths=["deep"])
-    assert place.index.document_ids() == ["docs/leave.md", URL]
-
-
-def test_where_the_whole_folder_is_not_there_nothing_is_removed(place: Place) -> None:
-    place.docs.rename(place.folder / "elsewhere")
-    with pytest.raises(Refused) as refused:
-        send(place.webhook(), paths=["leave.md"])
-    assert refused.value.status == 503 and len(place.index.files()) == 2
-
-
-# Pages
-
-
-def test_only_pages_of_the_index_are_fetched(place: Place) -> None:
-    place.show("The gate opens at noon.")
-    known = [URL, "HTTP://Pages.Example:80/gate/?utm_source=mail#top"]
-    unknown = [
-        "http://pages.example/other",
-        "http://169.254.169.254/latest",
-        "file:///etc/passwd",
-        "gate",
-        "http://[",
-        "http://x.example:99999/",
-    ]
-    said = work_off(place, place.webhook(), urls=[*known, *unknown])
-    assert said["urls"] == known and said["ignored"] == unknown
-    assert {head.split()[1] for head in place.site.heads} == {"/gate"} and "noon" in place.texts()
-
-
-@pytest.mark.parametrize(("status", "stays"), [("404 Not Found", False), ("410 Gone", False), ("503 Busy", True)])
-def test_a_page_that_is_gone_goes_and_one_that_cannot_be_had_stays(
-    place: Place, status: str, stays: bool, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.WARNING)
-    place.show("", status)
-    work_off(place, place.webhook(), urls=[URL])
-    assert (URL in place.index.document_ids()) is stays and ("page_unavailable" in caplog.text) is stays
