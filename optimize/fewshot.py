@@ -43,15 +43,25 @@ def few_shot(program: CRAG, todo: Sequence[Task], tries: int, checks: int, progr
             notes.append(f"{task.name}: 0 demonstrations, no training question led to one")
             continue
         held = choose[:checks]
-        without, with_them = (sum(score(task, predictor, example) for example in held) for predictor in (task.student, shown))
+        without = sum(score(task, task.student, example) for example in held)
+        asked, with_them = _overtakes(task, shown, held, without)
         if held and with_them <= without:
             notes.append(
-                f"{task.name}: its prompt stays, demonstrations did not help (examples not shown: {len(held)}; right with them "
-                f"{with_them:g}, without {without:g})"
+                f"{task.name}: its prompt stays, demonstrations did not help (examples not shown: without them {without:g} of {len(held)} "
+                f"right, with them {with_them:g} of {asked})"
             )
             continue
         getattr(program, task.name).demos = shown.demos
     return notes
+
+
+def _overtakes(task: Task, shown: dspy.Predict, held: Sequence[dspy.Example], without: float) -> tuple[int, float]:
+    """Ask with demonstrations as long as they can still come out ahead; return on how many examples, and what was right of them."""
+    asked, right = 0, 0.0
+    while asked < len(held) and right + len(held) - asked > without:
+        right += score(task, shown, held[asked])
+        asked += 1
+    return asked, right
 
 
 def _labelled(task: Task, learn: list[dspy.Example]) -> dspy.Predict:
