@@ -56,26 +56,22 @@ def test_own_demonstrations_that_help_stay(fake_lm: FakeLM) -> None:
 
 
 def test_demonstrations_that_do_not_help_go(fake_lm: FakeLM) -> None:
-    """This LM names every second thing by itself, and none once it has seen how: it is not asked more often than that takes."""
+    """This LM names most things by itself, and none once it has seen how: it is not asked more often than that takes."""
 
     def names_it(inputs: dict[str, str]) -> str:
-        named = not shows(fake_lm, "question") and any(thing in inputs["question"] for thing in THINGS[::2])
+        named = not shows(fake_lm, "question") and any(thing in inputs["question"] for thing in THINGS[2:])
         return inputs["question"] if named else "a thing"
 
     fake_lm.rules["query"] = names_it
     found = compiled(fake_lm)
     assert demos(found, "rewrite") == [] and found.demos["rewrite"] == 0
-    assert [
-        note
-        for note in found.warnings
-        if note.startswith("rewrite: its prompt stays") and "without them 2 of 3 right, with them 0 of 1" in note
-    ]
+    assert "without them 2 of 3 right, with them 0 of 1" in next(note for note in found.warnings if note.startswith("rewrite: its"))
     assert len(with_demonstrations(fake_lm)) == 1
 
 
 def test_demonstrations_are_not_tried_where_all_is_right_without(fake_lm: FakeLM) -> None:
     found = compiled(fake_lm)
-    assert [note for note in found.warnings if note.startswith("rewrite: its prompt stays") and "without them 3 of 3 right" in note]
+    assert "without them 3 of 3 right" in next(note for note in found.warnings if note.startswith("rewrite: its prompt stays"))
     assert not with_demonstrations(fake_lm)
 
 
