@@ -22,7 +22,7 @@ from mlflow.pyfunc.model import PythonModel
 from crag_dspy import app
 from crag_dspy.crag import Crag
 from crag_dspy.packed import unpack
-from crag_dspy.ready import Readiness, warm
+from crag_dspy.ready import warm
 from crag_dspy.requests import Failure, RequestError, failure, known, read
 from crag_dspy.settings import Settings, load_settings
 from crag_dspy.signature import item
@@ -68,8 +68,6 @@ class CragModel(PythonModel):
         """Take a ready program and warm it up."""
         self.crag, self.settings = crag, settings
         self.pool = ThreadPoolExecutor(settings.serve_workers, thread_name_prefix="crag-batch")
-        self.ready = Readiness(crag)
-        """Whether index and LM can be reached: see `Readiness`."""
         warm(crag)
 
     def predict(self, context: Any, model_input: pd.DataFrame, params: dict[str, Any] | None = None) -> list[dict[str, Any]]:

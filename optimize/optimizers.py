@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import date
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple
 
 import dspy
 from dspy.teleprompt.gepa.instruction_proposal import InstructionProposer
@@ -21,7 +21,6 @@ from optimize.proof import question_objective
 from optimize.strict import Lenient, OptimizerFailure, compiling, strict
 
 Optimizer = Literal["few-shot", "random-search", "mipro", "gepa"]
-OPTIMIZERS: tuple[Optimizer, ...] = get_args(Optimizer)
 DEMOS = {"grade": 4, "rewrite": 3, "refine": 2, "generate": 4}
 """Demonstrations of each predictor, at most: all that a small LM's window has room for beside the evidence."""
 WHOLE = "program"

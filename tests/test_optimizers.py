@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import dspy
 import pytest
@@ -17,7 +17,7 @@ from crag_dspy.errors import CragError, LMFailure
 from crag_dspy.state import load_state, save_state
 from optimize.compile import Compiled, Effort, compile_program, prepare
 from optimize.dataset import Row
-from optimize.optimizers import OPTIMIZERS, Budget, Optimizer, Recipe, Task, improve, writer
+from optimize.optimizers import Budget, Optimizer, Recipe, Task, improve, writer
 from optimize.spend import recording
 from optimize.strict import Lenient, OptimizerFailure
 
@@ -44,7 +44,7 @@ def compiled(
 
 
 @pytest.mark.parametrize("end_to_end", [False, True], ids=["stages", "whole"])
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("optimizer", get_args(Optimizer))
 def test_an_optimizer_ends_and_a_seed_repeats_what_it_finds(fake: FakeLM, tmp_path: Path, optimizer: Optimizer, end_to_end: bool) -> None:
     first = compiled(fake, tmp_path / "a", optimizer, end_to_end=end_to_end)
     calls, fake.calls = len(fake.calls), []
@@ -104,7 +104,7 @@ def test_without_web_questions_the_rewriter_keeps_its_prompt(fake: FakeLM, tmp_p
 
 
 @pytest.mark.parametrize("end_to_end", [False, True], ids=["stages", "whole"])
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("optimizer", get_args(Optimizer))
 def test_a_failing_lm_is_an_error_and_no_score(fake: FakeLM, tmp_path: Path, optimizer: Optimizer, end_to_end: bool) -> None:
     fake.status = 401
     with pytest.raises(LMFailure, match="HTTP 401"):
@@ -161,7 +161,7 @@ def test_a_prompt_that_is_too_long_is_a_bad_prompt_and_no_failure(fake: FakeLM, 
 EIGHT = [dspy.Example(question="?", strips="1. a").with_inputs("question", "strips")] * 8
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("optimizer", get_args(Optimizer))
 def test_a_failing_metric_is_an_error_and_no_score(fake: FakeLM, tmp_path: Path, optimizer: Optimizer) -> None:
     def broken(example: Any, prediction: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None) -> float:
         raise ZeroDivisionError("no such thing")

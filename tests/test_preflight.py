@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, get_args
 
 import dspy
 import litellm
@@ -20,7 +20,7 @@ from crag_dspy.settings import Settings
 from optimize import preflight
 from optimize.compile import QUICK, prepare
 from optimize.dataset import Row
-from optimize.optimizers import OPTIMIZERS, QUICK_BUDGET, Optimizer, Recipe, Task
+from optimize.optimizers import QUICK_BUDGET, Optimizer, Recipe, Task
 from optimize.preflight import Estimate, PreflightError, afford, check, estimate, table
 
 PRICED = "openai/priced-model"
@@ -51,7 +51,7 @@ def task(name: str, count: int, metric: Any = lambda example, prediction, trace=
 
 
 @pytest.mark.parametrize("end_to_end", [False, True])
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("optimizer", get_args(Optimizer))
 def test_with_enough_of_everything_nothing_is_said(lm: dspy.LM, optimizer: Optimizer, end_to_end: bool) -> None:
     assert check(Recipe(optimizer, end_to_end), tasks(lm, end_to_end=end_to_end)) == []
 
@@ -94,7 +94,7 @@ def test_a_metric_of_three_arguments_is_no_metric_for_gepa() -> None:
 
 
 @pytest.mark.parametrize("end_to_end", [False, True])
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("optimizer", get_args(Optimizer))
 def test_the_estimate_has_a_price_and_its_bounds_are_in_order(lm: dspy.LM, optimizer: Optimizer, end_to_end: bool) -> None:
     recipe = Recipe(optimizer, end_to_end, budget=QUICK_BUDGET)
     task_lm, prompt_lm = dspy.LM(PRICED, max_tokens=300), dspy.LM("openai/nobody-knows", max_tokens=1000)

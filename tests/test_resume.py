@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import dspy
 import litellm
@@ -23,7 +23,7 @@ from crag_dspy.lm import Meter
 from crag_dspy.settings import Settings
 from optimize import __main__ as command
 from optimize.compile import Compiled, Effort, compile_program, prepare
-from optimize.optimizers import OPTIMIZERS, Budget, Optimizer, Recipe, writer
+from optimize.optimizers import Budget, Optimizer, Recipe, writer
 from optimize.preflight import estimate
 from optimize.report import Steps
 from optimize.spend import STALE_DAYS, CostReached, Replies, recording, run_folder
@@ -69,7 +69,7 @@ def ask(lm: dspy.LM, question: str = "What colour is the mast?") -> dict[str, An
 
 
 @pytest.mark.parametrize(
-    "recipe", [Recipe(name, whole, 0, BUDGET) for name in OPTIMIZERS for whole in (False, True)], ids=lambda r: f"{r[0]}-{r[1]}"
+    "recipe", [Recipe(name, whole, 0, BUDGET) for name in get_args(Optimizer) for whole in (False, True)], ids=lambda r: f"{r[0]}-{r[1]}"
 )
 def test_an_interrupted_compile_repeats_no_call_and_ends_alike(fake: FakeLM, tmp_path: Path, recipe: Recipe) -> None:
     whole, _ = compiled(fake.lm(), tmp_path / "whole", recipe)
@@ -107,7 +107,7 @@ def test_max_cost_stops_before_the_next_call_and_more_money_resumes(fake: FakeLM
     assert more.usd + more.earlier_usd == pytest.approx(books.usd) and more.usd < books.usd
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("optimizer", get_args(Optimizer))
 def test_no_money_is_no_call(fake: FakeLM, tmp_path: Path, optimizer: Optimizer) -> None:
     with pytest.raises(CostReached):
         compiled(fake.lm(), tmp_path / "run", Recipe(optimizer, budget=BUDGET), max_usd=0.0)

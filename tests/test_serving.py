@@ -32,6 +32,7 @@ from crag_dspy.http import create_app
 from crag_dspy.index import Index
 from crag_dspy.parts import Parts
 from crag_dspy.program import CRAG
+from crag_dspy.ready import Readiness
 from crag_dspy.settings import Settings
 from crag_dspy.signature import signature
 
@@ -272,7 +273,7 @@ def test_an_index_that_fails_costs_the_index_not_the_answer(served: Served) -> N
     served.use(index=Down())
     (found,) = served.rows({"question": QUESTION}).json()["predictions"]
     assert found["status"] == "abstained" and "index_unavailable" in [warning["code"] for warning in found["warnings"]]
-    assert served.model.ready() == {"ready": False, "index": "unavailable", "lm": "ok"}
+    assert Readiness(served.model.crag)() == {"ready": False, "index": "unavailable", "lm": "ok"}
 
 
 def test_every_item_is_json(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -399,8 +400,8 @@ def test_warming_up_asks_no_lm(served: Served) -> None:
 def test_ready_is_looked_up_once_in_a_while(served: Served) -> None:
     shelf = Shelf(FRESH)
     served.use(index=shelf)
-    before = len(shelf.asked)
-    assert [served.model.ready() for _ in range(5)] == [{"ready": True, "index": "ok", "lm": "ok"}] * 5
+    before, ready = len(shelf.asked), Readiness(served.model.crag)
+    assert [ready() for _ in range(5)] == [{"ready": True, "index": "ok", "lm": "ok"}] * 5
     assert len(shelf.asked) == before + 1
 
 
