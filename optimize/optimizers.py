@@ -162,6 +162,8 @@ def improve(program: CRAG, todo: Sequence[Task], recipe: Recipe, prompt_lm: dspy
                 ) from exc
         mine = dict(program.named_predictors()) if task.name == WHOLE else {"self": getattr(program, task.name)}
         for name, predictor in found.named_predictors():
+            if predictor.signature.instructions == mine[name].signature.instructions and not predictor.demos:
+                notes.append(f"{task.name if name == 'self' else name}: its prompt stays, {recipe.optimizer} found no better one")
             mine[name].signature, mine[name].demos = predictor.signature, list(predictor.demos)
     return notes
 

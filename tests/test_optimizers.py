@@ -68,6 +68,15 @@ def test_a_better_instruction_is_found(fake: FakeLM, tmp_path: Path, optimizer: 
     assert BE_EXACT in prompts(found)["generate"][0]
 
 
+@pytest.mark.parametrize("end_to_end", [False, True], ids=["stages", "whole"])
+@pytest.mark.parametrize("optimizer", ["random-search", "mipro", "gepa"])
+def test_a_person_is_told_which_prompts_stayed(fake: FakeLM, tmp_path: Path, optimizer: Optimizer, end_to_end: bool) -> None:
+    before = prompts(program(fake.lm()))
+    found = compiled(fake, tmp_path / "run", optimizer, end_to_end=end_to_end)
+    stayed = {name for name, prompt in prompts(found.program).items() if prompt == before[name]}
+    assert {note.split(":")[0] for note in found.warnings if "its prompt stays" in note} == stayed
+
+
 def test_random_search_keeps_demonstrations_that_help(fake: FakeLM, tmp_path: Path) -> None:
     """This LM names every second thing, and all of them once it has seen a question with its query."""
 
