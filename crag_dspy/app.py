@@ -138,7 +138,7 @@ def build_lm(settings: Settings, role: Role = "task") -> dspy.LM:
             cache=False,
             logprobs=True,
             top_logprobs=20,
-            stop=["[[ ## completed ## ]]"],
+            stop=["[[ ## completed"],  # the rest of the marker says nothing
         )
     import litellm
 

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date
+from statistics import fmean
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -102,16 +103,23 @@ def ask_levels(
     most: int,
     progress: Callable[[str], None] = lambda text: None,
 ) -> list[Observation]:
-    """Let the LM grade the pairs that the cascade would send to it, at most `most` in all, spread over the questions."""
+    """Let the LM grade the pairs that the cascade would send to it, at most `most` in all, spread over the questions.
+
+    It is not asked on where its first 20 grades are no higher, on average, for what is relevant than for what is not.
+    """
     meter = Meter()
     wanted = [(o, job) for o in observations for side in (o.internal, o.external) for job in doubtful(side, policy)]
     step = max(1, math.ceil(len(wanted) / max(most, 1)))
     levels: dict[str, dict[tuple[str, int], float]] = {}
-    for o, (item, need) in wanted[::step][:most]:
+    given: dict[bool, list[float]] = {True: [], False: []}
+    for asked, (o, (item, need)) in enumerate(wanted[::step][:most]):
+        if asked == FEWEST_LEVELS and all(given.values()) and fmean(given[True]) <= fmean(given[False]):
+            break
         progress(o.needs[need])
         level = expected_level(ask_level(program.grade, meter, o.needs[need], item.passage))
         if level is not None:
             levels.setdefault(o.row.id, {})[item.passage.id, need] = level
+            given[(item.passage.id, need) in o.gold].append(level)
     return [o._replace(levels=levels.get(o.row.id, {})) for o in observations]
 
 

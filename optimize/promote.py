@@ -63,9 +63,9 @@ def decide(mode: Mode, candidate: Measured, uncompiled: Measured, champion: Meas
     """
     verdict = _first(candidate, uncompiled) if champion is None else _against(candidate, champion, name)
     if mode == "never":
-        return Decision("unchanged", f"not promoted, as asked; by the rule: {verdict.reason}")
+        return Decision("unchanged", f"not promoted, as asked; without that: {verdict.reason}")
     if mode == "force":
-        return Decision("candidate", f"promoted, as asked; by the rule: {verdict.reason}")
+        return Decision("candidate", f"promoted, as asked; without that: {verdict.reason}")
     return verdict
 
 

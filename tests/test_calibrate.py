@@ -279,6 +279,20 @@ def test_the_lm_grades_at_most_so_many_passages_spread_over_the_questions(most: 
         assert max(int(key[1:]) for key, _ in levels) >= 5  # not only the first questions
 
 
+@pytest.mark.parametrize(("relevant", "other", "asked"), [("3", "1", 30), ("1", "3", 20), ("2", "2", 20)])
+def test_an_lm_that_cannot_grade_is_not_asked_on(relevant: str, other: str, asked: int) -> None:
+    class Judge(dspy.Module):  # type: ignore[misc]
+        def forward(self, question: str, passage: str) -> dspy.Prediction:
+            return dspy.Prediction(level=relevant if passage.startswith("gold") else other)
+
+    program: Any = SimpleNamespace(grade=Judge())
+    seen = [
+        observation(f"q{i}", [scored(name := f"{'gold' if i % 3 else 'not'}{i}", 0.5)], gold=[name] if i % 3 else []) for i in range(30)
+    ]
+    found = ask_levels(program, seen, PLAIN.model_copy(update={"band": (0.1, 0.9)}), 30)
+    assert sum(len(o.levels) for o in found) == asked
+
+
 @pytest.mark.parametrize(
     ("text", "sentence", "inside"),
     [
