@@ -46,9 +46,10 @@ def few_shot(program: CRAG, todo: Sequence[Task], tries: int, checks: int, progr
         without = sum(score(task, task.student, example) for example in held)
         asked, with_them = _overtakes(task, shown, held, without)
         if held and with_them <= without:
+            tried = f"with them {with_them:g} of {asked}" if asked else "with them not tried"
             notes.append(
-                f"{task.name}: its prompt stays, demonstrations did not help (examples not shown: without them {without:g} of {len(held)} "
-                f"right, with them {with_them:g} of {asked})"
+                f"{task.name}: its prompt stays, demonstrations could not do better (examples not shown: without them {without:g} of "
+                f"{len(held)} right, {tried})"
             )
             continue
         getattr(program, task.name).demos = shown.demos
