@@ -24,7 +24,8 @@ from crag_dspy.errors import SettingsError
 from crag_dspy.experiment import experiment
 from crag_dspy.fetch import Fetcher
 from crag_dspy.index import Index, open_client
-from crag_dspy.local_lm import MODEL_NAME, join_parts, part_files, running
+from crag_dspy.local_lm import KEY as EMBEDDED_KEY
+from crag_dspy.local_lm import MODEL_NAME, embedded, join_parts, part_files, running
 from crag_dspy.models import CrossEncoder, Embedder
 from crag_dspy.pagecache import PageCache
 from crag_dspy.parts import Parts
@@ -39,7 +40,6 @@ from crag_dspy.webhook import Webhook
 __all__ = ["Crag", "build", "build_lm", "build_parts", "build_web", "context", "embedded", "open_index"]
 
 Role = Literal["task", "reflection", "judge"]
-_EMBEDDED_KEY = "local"
 
 embedder = cache(Embedder)
 cross_encoder = cache(CrossEncoder)
@@ -131,7 +131,7 @@ def build_lm(settings: Settings, role: Role = "task") -> dspy.LM:
         return dspy.LM(
             f"openai/{Path(weights).stem}",
             api_base=running(Path(weights)).address,
-            api_key=_EMBEDDED_KEY,
+            api_key=EMBEDDED_KEY,
             temperature=0.0,
             max_tokens=settings.lm_max_tokens,
             num_retries=2,
@@ -150,11 +150,6 @@ def build_lm(settings: Settings, role: Role = "task") -> dspy.LM:
         ) from exc
     extra = {"api_base": api_base} if api_base else {}
     return dspy.LM(model, temperature=0.0, max_tokens=settings.lm_max_tokens, num_retries=3, cache=False, **extra)
-
-
-def embedded(lm: dspy.BaseLM) -> bool:
-    """Return whether an LM is the embedded one: it costs nothing, and its address changes with each process."""
-    return bool(getattr(lm, "kwargs", {}).get("api_key") == _EMBEDDED_KEY)
 
 
 def build_web(settings: Settings) -> tuple[Search | None, Fetcher]:

@@ -18,6 +18,7 @@ import dspy
 
 from crag_dspy import watch
 from crag_dspy.budget import Limits
+from crag_dspy.chat import Chat
 from crag_dspy.domains import Domains
 from crag_dspy.index import Where
 from crag_dspy.program import CRAG
@@ -108,5 +109,5 @@ class Crag:
 
 
 def context(lm: dspy.BaseLM) -> Any:
-    """Return the DSPy context that the program runs in: this LM, and a reply out of format read by us, not asked for again."""
-    return dspy.context(lm=lm, adapter=dspy.ChatAdapter(use_json_adapter_fallback=False))
+    """Return the DSPy context that the program runs in: this LM, and the format in which it is asked."""
+    return dspy.context(lm=lm, adapter=Chat())

@@ -9,9 +9,12 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from crag_dspy.errors import LocalLMError, ModelFileError
 
+KEY = "local"
+"""Stands where a hosted LM's key would, and tells the embedded LM from others."""
 MODEL_NAME = "qwen2.5-coder-1.5b-instruct-q4_k_m"
 MODEL_BYTES = 1_117_320_768
 MODEL_SHA256 = "cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb046"
@@ -126,6 +129,11 @@ class LocalLM:
         except RuntimeError as exc:
             raise LocalLMError(f"llama.cpp cannot load {model.name!r}: {exc}. Is it a complete GGUF file?") from exc
         self.address = f"{self._server.listening_address}/v1"
+
+
+def embedded(lm: Any) -> bool:
+    """Return whether a DSPy LM is the embedded one: it costs nothing, and its address changes with each process."""
+    return bool(getattr(lm, "kwargs", {}).get("api_key") == KEY)
 
 
 _running: dict[Path, LocalLM] = {}

@@ -15,6 +15,7 @@ import dspy
 from dspy.utils.callback import BaseCallback
 from dspy.utils.exceptions import AdapterParseError, LMInvalidRequestError
 
+from crag_dspy.chat import Chat
 from crag_dspy.errors import CragError, LMFailure
 from crag_dspy.lm import salvage
 from optimize.spend import Halt
@@ -69,11 +70,8 @@ def strict(metric: Callable[..., Any]) -> Callable[..., Any]:
     return measured
 
 
-class Lenient(dspy.ChatAdapter):  # type: ignore[misc]
-    """Reads a reply out of format as the program does (`lm.salvage`), an instruction from a small LM too; never asks again."""
-
-    def __init__(self) -> None:
-        super().__init__(use_json_adapter_fallback=False)
+class Lenient(Chat):
+    """Reads a reply out of format as the program does (`lm.salvage`), an instruction from a small LM too."""
 
     def parse(self, signature: type[dspy.Signature], completion: str) -> dict[str, Any]:
         """Return the fields; of a signature with one output, whatever can be read."""

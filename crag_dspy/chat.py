@@ -1,0 +1,51 @@
+"""DSPy's chat format, with less of it to read and to write where the embedded LM is asked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import dspy
+
+from crag_dspy.local_lm import embedded
+
+
+class Chat(dspy.ChatAdapter):  # type: ignore[misc]
+    """DSPy's chat format, which begins the embedded LM's reply for it.
+
+    llama.cpp goes on where a last message of the assistant ends. So the marker of the one output field need not be written, and the
+    reminder to write it, which comes after the inputs and is therefore read anew in every call, can be short: a third of a call's time.
+    Other LMs, and signatures with more outputs (those of DSPy's optimizers), get DSPy's format as it is. A reply out of format is read by
+    the stages, never asked for again.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(use_json_adapter_fallback=False)
+
+    def format(self, signature: type[dspy.Signature], demos: list[dict[str, Any]], inputs: dict[str, Any]) -> list[dict[str, Any]]:
+        """Return the messages of a call."""
+        messages: list[dict[str, Any]] = super().format(signature, demos, inputs)
+        if name := _begun(signature):
+            messages.append({"role": "assistant", "content": _marker(name)})
+        return messages
+
+    def user_message_output_requirements(self, signature: type[dspy.Signature]) -> str:
+        """Return what the LM is reminded of after the inputs."""
+        if name := _begun(signature):
+            return f"Respond with the field `{name}`."
+        return str(super().user_message_output_requirements(signature))
+
+    def parse(self, signature: type[dspy.Signature], completion: str) -> dict[str, Any]:
+        """Return the fields of a reply, which may hold the marker that it was begun with or go on after it."""
+        name = _begun(signature)
+        begun = name is None or _marker(name).strip() in completion
+        return dict(super().parse(signature, completion if begun else _marker(str(name)) + completion))
+
+
+def _begun(signature: type[dspy.Signature]) -> str | None:
+    """Return the field that a reply is begun with, where it is."""
+    names = list(signature.output_fields)
+    return names[0] if len(names) == 1 and embedded(dspy.settings.lm) else None
+
+
+def _marker(name: str) -> str:
+    return f"[[ ## {name} ## ]]\n"
