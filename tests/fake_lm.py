@@ -84,16 +84,18 @@ def fake_lm_server() -> Iterator[FakeLM]:
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            last = asked["messages"][-1]["content"]
-            wanted = re.search(r"starting with the field `\[\[ ## (\w+) ## \]\]`", last)
+            begun = asked["messages"][-1]["role"] == "assistant"
+            where = r"\A" if begun else "starting with the field `"
+            wanted = re.search(where + r"\[\[ ## (\w+) ## \]\]", asked["messages"][-1]["content"])
             field = wanted.group(1) if wanted else ""
-            inputs = dict(_FIELD.findall(last))
+            inputs = dict(_FIELD.findall(asked["messages"][-2 if begun else -1]["content"]))
             prompt = "\n".join(message["content"] for message in asked["messages"])
             fake.calls.append(Call(field, inputs, prompt, {name.lower(): value for name, value in self.headers.items()}))
             if fake.status != 200:
                 return self._send(fake.status, {"error": {"message": f"refused, key {self.headers.get('Authorization')}", "type": "fake"}})
             reply = fake.rules[field](inputs)
-            text = fake.raw(field, reply) if fake.raw else f"[[ ## {field} ## ]]\n{reply}\n\n[[ ## completed ## ]]"
+            marker = "" if begun else f"[[ ## {field} ## ]]\n"
+            text = fake.raw(field, reply) if fake.raw else f"{marker}{reply}\n\n[[ ## completed ## ]]"
             body = {
                 "id": "x", "object": "chat.completion", "created": 0, "model": "fake",
                 "choices": [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": text}}],

@@ -1,0 +1,48 @@
+"""The embedded LM's reply is begun for it; other LMs get DSPy's own format."""
+
+from __future__ import annotations
+
+import dspy
+import pytest
+from fake_lm import FakeLM
+
+from crag_dspy.crag import context
+from crag_dspy.local_lm import KEY
+from optimize.strict import compiling
+
+REMINDER = "starting with the field `[[ ## answer ## ]]`"
+
+
+@pytest.fixture
+def fake(fake_lm: FakeLM) -> FakeLM:
+    fake_lm.rules["answer"] = lambda inputs: inputs["question"].upper()
+    return fake_lm
+
+
+@pytest.mark.parametrize("raw", ["{}", "[[ ## answer ## ]]\n{}", "{}\n\n[[ ## completed ## ]]", "[[ ## answer ## ]] {}\n\n"])
+def test_the_embedded_lm_goes_on_after_the_marker(fake: FakeLM, raw: str) -> None:
+    fake.raw = lambda field, reply: raw.format(reply)
+    with context(fake.lm(api_key=KEY)):
+        assert dspy.Predict("question -> answer")(question="red").answer == "RED"
+    [call] = fake.calls
+    assert call.prompt.endswith("[[ ## question ## ]]\nred\n\nRespond with the field `answer`.\n[[ ## answer ## ]]\n")
+
+
+def test_it_does_while_prompts_are_optimized_too(fake: FakeLM) -> None:
+    with context(fake.lm(api_key=KEY)), compiling():
+        assert dspy.Predict("question -> answer")(question="red").answer == "RED"
+    assert REMINDER not in fake.calls[0].prompt
+
+
+def test_another_lm_gets_dspys_own_format(fake: FakeLM) -> None:
+    with context(fake.lm(api_key=KEY)), dspy.context(lm=fake.lm()):
+        assert dspy.Predict("question -> answer")(question="red").answer == "RED"
+    [call] = fake.calls
+    assert call.prompt.endswith(f"{REMINDER}, and then ending with the marker for `[[ ## completed ## ]]`.")
+
+
+def test_a_signature_with_more_outputs_is_asked_for_in_dspys_own_format(fake: FakeLM) -> None:
+    fake.raw = lambda field, reply: f"[[ ## answer ## ]]\n{reply}\n\n[[ ## why ## ]]\nbecause\n\n[[ ## completed ## ]]"
+    with context(fake.lm(api_key=KEY)):
+        found = dspy.Predict("question -> answer, why")(question="red")
+    assert (found.answer, found.why) == ("RED", "because") and REMINDER in fake.calls[0].prompt
