@@ -10,7 +10,7 @@ from crag_dspy.crag import context
 from crag_dspy.local_lm import KEY
 from optimize.strict import compiling
 
-REMINDER = "starting with the field `[[ ## answer ## ]]`"
+END = "starting with the field `[[ ## answer ## ]]`, and then ending with the marker for `[[ ## completed ## ]]`."
 
 
 @pytest.fixture
@@ -25,24 +25,24 @@ def test_the_embedded_lm_goes_on_after_the_marker(fake: FakeLM, raw: str) -> Non
     with context(fake.lm(api_key=KEY)):
         assert dspy.Predict("question -> answer")(question="red").answer == "RED"
     [call] = fake.calls
-    assert call.prompt.endswith("[[ ## question ## ]]\nred\n\nRespond with the field `answer`.\n[[ ## answer ## ]]\n")
+    assert call.prompt.endswith(f"{END}\n[[ ## answer ## ]]\n")
 
 
 def test_it_does_while_prompts_are_optimized_too(fake: FakeLM) -> None:
     with context(fake.lm(api_key=KEY)), compiling():
         assert dspy.Predict("question -> answer")(question="red").answer == "RED"
-    assert REMINDER not in fake.calls[0].prompt
+    assert fake.calls[0].prompt.endswith(f"{END}\n[[ ## answer ## ]]\n")
 
 
 def test_another_lm_gets_dspys_own_format(fake: FakeLM) -> None:
     with context(fake.lm(api_key=KEY)), dspy.context(lm=fake.lm()):
         assert dspy.Predict("question -> answer")(question="red").answer == "RED"
     [call] = fake.calls
-    assert call.prompt.endswith(f"{REMINDER}, and then ending with the marker for `[[ ## completed ## ]]`.")
+    assert call.prompt.endswith(END)
 
 
 def test_a_signature_with_more_outputs_is_asked_for_in_dspys_own_format(fake: FakeLM) -> None:
     fake.raw = lambda field, reply: f"[[ ## answer ## ]]\n{reply}\n\n[[ ## why ## ]]\nbecause\n\n[[ ## completed ## ]]"
     with context(fake.lm(api_key=KEY)):
         found = dspy.Predict("question -> answer, why")(question="red")
-    assert (found.answer, found.why) == ("RED", "because") and REMINDER in fake.calls[0].prompt
+    assert (found.answer, found.why) == ("RED", "because") and fake.calls[0].prompt.endswith("`[[ ## completed ## ]]`.")
