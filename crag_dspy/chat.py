@@ -44,7 +44,7 @@ class Chat(dspy.ChatAdapter):  # type: ignore[misc]
     def parse(self, signature: type[dspy.Signature], completion: str) -> dict[str, Any]:
         """Return the fields of a reply, which may hold the marker that it was begun with or go on after it."""
         name = _begun(signature)
-        begun = name is None or _marker(name).strip() in completion
+        begun = name is None or completion.lstrip().startswith(_marker(name).strip())
         return dict(super().parse(signature, completion if begun else _marker(str(name)) + completion))
 
 

@@ -43,8 +43,9 @@ def few_shot(program: CRAG, todo: Sequence[Task], tries: int, checks: int, progr
             notes.append(f"{task.name}: 0 demonstrations, no training question led to one")
             continue
         held = choose[:checks]
-        without = sum(score(task, task.student, example) for example in held)
-        asked, with_them = _overtakes(task, shown, held, without)
+        alone = [score(task, task.student, example) for example in held]
+        without = sum(alone)
+        asked, with_them = _overtakes(task, shown, held, alone)
         if held and with_them <= without:
             tried = f"with them {with_them:g} of {asked}" if asked else "with them not tried"
             notes.append(
@@ -56,11 +57,16 @@ def few_shot(program: CRAG, todo: Sequence[Task], tries: int, checks: int, progr
     return notes
 
 
-def _overtakes(task: Task, shown: dspy.Predict, held: Sequence[dspy.Example], without: float) -> tuple[int, float]:
-    """Ask with demonstrations as long as they can still come out ahead; return on how many examples, and what was right of them."""
+def _overtakes(task: Task, shown: dspy.Predict, held: Sequence[dspy.Example], alone: Sequence[float]) -> tuple[int, float]:
+    """Ask with demonstrations as long as they can still come out ahead; return on how many examples, and what was right of them.
+
+    First those that went wrong without: where none of them goes right, nothing can be gained.
+    """
     asked, right = 0, 0.0
-    while asked < len(held) and right + len(held) - asked > without:
-        right += score(task, shown, held[asked])
+    for at in sorted(range(len(held)), key=lambda at: alone[at]):
+        if right + len(held) - asked <= sum(alone):
+            break
+        right += score(task, shown, held[at])
         asked += 1
     return asked, right
 

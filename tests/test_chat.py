@@ -19,7 +19,10 @@ def fake(fake_lm: FakeLM) -> FakeLM:
     return fake_lm
 
 
-@pytest.mark.parametrize("raw", ["{}", "[[ ## answer ## ]]\n{}", "{}\n\n[[ ## completed ## ]]", "[[ ## answer ## ]] {}\n\n"])
+@pytest.mark.parametrize(
+    "raw",
+    ["{}", "[[ ## answer ## ]]\n{}", "{}\n\n[[ ## completed ## ]]", "[[ ## answer ## ]] {}\n\n", "{}\n\n[[ ## answer ## ]]\nmore"],
+)
 def test_the_embedded_lm_goes_on_after_the_marker(fake: FakeLM, raw: str) -> None:
     fake.raw = lambda field, reply: raw.format(reply)
     with context(fake.lm(api_key=KEY)):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dspy
+import pytest
 from compile_world import THINGS, program, prompts, rows
 from conftest import TODAY
-from fake_lm import FakeLM
+from fake_lm import Call, FakeLM
 
 from crag_dspy.crag import context
 from optimize.compile import Compiled, Effort, compile_program, prepare
@@ -75,8 +76,16 @@ def test_demonstrations_are_not_tried_where_all_is_right_without(fake_lm: FakeLM
     assert not with_demonstrations(fake_lm)
 
 
-def with_demonstrations(fake: FakeLM) -> list[str]:
-    return [call.prompt for call in fake.asked("query") if call.prompt.count("[[ ## question ## ]]") > 2]
+@pytest.mark.parametrize("unnamed", THINGS)
+def test_demonstrations_are_tried_first_where_it_went_wrong_without(fake_lm: FakeLM, unnamed: str) -> None:
+    """This LM fails on one thing, with demonstrations as without: no other has to be asked with them."""
+    fake_lm.rules["query"] = lambda inputs: "a thing" if unnamed in inputs["question"] else inputs["question"]
+    assert demos(compiled(fake_lm), "rewrite") == []
+    assert all(unnamed in call.inputs["question"] for call in with_demonstrations(fake_lm))
+
+
+def with_demonstrations(fake: FakeLM) -> list[Call]:
+    return [call for call in fake.asked("query") if call.prompt.count("[[ ## question ## ]]") > 2]
 
 
 def test_the_generator_is_shown_one_refusal_in_the_middle(fake_lm: FakeLM) -> None:
