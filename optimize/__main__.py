@@ -210,7 +210,8 @@ def optimize(
                 "They count as calls and with their tokens, but took no time: the seconds of what they answered are too low."
             )
         if earlier:
-            notes.append(f"The test questions were used by {earlier} earlier runs: what was changed since may have been fitted to them.")
+            runs_before = "an earlier run" if earlier == 1 else f"{earlier} earlier runs"
+            notes.append(f"The test questions were used by {runs_before}: what was changed since may have been fitted to them.")
         text = html.render(
             proof=proof,
             test=final,

@@ -88,7 +88,7 @@ def render(
         notes=[*unmeasured([o.row for o in outcomes[0]]), *notes],
         facts=facts or {},
         caption=CAPTION,
-        tables=[_table("dev", proof)] + ([_table("test, touched once, at the end", test)] if test else []),
+        tables=[_table("dev", proof)] + ([_table("test, at the end", test)] if test else []),
         plots=_plots(proof, test or proof, before.policy.value, after.policy.value),
         policy=_policy(before.policy.value, after.policy.value),
         prompts=_prompts(before, after),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from io import BytesIO
-from typing import Literal, NamedTuple, get_args
+from typing import NamedTuple, get_args
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -173,13 +173,13 @@ def cost_quality(scores: Mapping[str, Mapping[str, float]]) -> Picture | None:
         axes.set_xlabel("tokens per question")
         axes.set_ylabel("share of answers right")
         axes.grid(color=theme.faint, linewidth=0.6, alpha=0.6)
-        _legend(axes, theme, "lower right")
+        _legend(axes, theme)
 
     return _picture(draw)
 
 
-def _legend(axes: Axes, theme: Theme, place: Literal["best", "lower right"] = "best") -> None:
-    axes.legend(loc=place, frameon=False, labelcolor=theme.text, fontsize=9.5)
+def _legend(axes: Axes, theme: Theme) -> None:
+    axes.legend(loc="best", frameon=False, labelcolor=theme.text, fontsize=9.5)
 
 
 def _picture(draw: Callable[[Axes, Theme], None], size: tuple[float, float] = (5.6, 3.6)) -> Picture:
