@@ -13,8 +13,8 @@ class Chat(dspy.ChatAdapter):  # type: ignore[misc]
     """DSPy's chat format, which begins the embedded LM's reply for it, and ends it.
 
     llama.cpp goes on where a last message of the assistant ends, so the marker of the one output field, and the marker after it, need not
-    be written: a third of the tokens of a reply, a fifth of a call's time. (The reminder of the format after the inputs stays as DSPy has
-    it: without it, or with a shorter one, this LM declines more often.) Other LMs, and signatures with more outputs, those of DSPy's
+    be written: a third of the tokens of a reply, a fifth of a call's time. The reminder of the format after the inputs stays as DSPy has
+    it: without it, or with a shorter one, this LM declines more often. Other LMs, and signatures with more outputs, those of DSPy's
     optimizers, get DSPy's format as it is. A reply out of format is read by the stages, never asked for again.
     """
 
@@ -44,8 +44,9 @@ class Chat(dspy.ChatAdapter):  # type: ignore[misc]
     def parse(self, signature: type[dspy.Signature], completion: str) -> dict[str, Any]:
         """Return the fields of a reply, which may hold the marker that it was begun with or go on after it."""
         name = _begun(signature)
-        begun = name is None or completion.lstrip().startswith(_marker(name).strip())
-        return dict(super().parse(signature, completion if begun else _marker(str(name)) + completion))
+        if name and not completion.lstrip().startswith(_marker(name).strip()):
+            completion = _marker(name) + completion
+        return dict(super().parse(signature, completion))
 
 
 def _begun(signature: type[dspy.Signature]) -> str | None:
