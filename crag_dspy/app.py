@@ -24,8 +24,7 @@ from crag_dspy.errors import SettingsError
 from crag_dspy.experiment import experiment
 from crag_dspy.fetch import Fetcher
 from crag_dspy.index import Index, open_client
-from crag_dspy.local_lm import KEY as EMBEDDED_KEY
-from crag_dspy.local_lm import MODEL_NAME, embedded, join_parts, part_files, running
+from crag_dspy.local_lm import EMBEDDED_KEY, MODEL_NAME, join_parts, part_files, running
 from crag_dspy.models import CrossEncoder, Embedder
 from crag_dspy.pagecache import PageCache
 from crag_dspy.parts import Parts
@@ -37,7 +36,7 @@ from crag_dspy.search import DuckDuckGoSearch, Search, TavilySearch
 from crag_dspy.settings import Settings, Web
 from crag_dspy.webhook import Webhook
 
-__all__ = ["Crag", "build", "build_lm", "build_parts", "build_web", "context", "embedded", "open_index"]
+__all__ = ["Crag", "build", "build_lm", "build_parts", "build_web", "context", "open_index"]
 
 Role = Literal["task", "reflection", "judge"]
 

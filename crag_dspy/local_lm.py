@@ -13,7 +13,7 @@ from typing import Any
 
 from crag_dspy.errors import LocalLMError, ModelFileError
 
-KEY = "local"
+EMBEDDED_KEY = "local"
 """Stands where a hosted LM's key would, and tells the embedded LM from others."""
 MODEL_NAME = "qwen2.5-coder-1.5b-instruct-q4_k_m"
 MODEL_BYTES = 1_117_320_768
@@ -133,7 +133,7 @@ class LocalLM:
 
 def embedded(lm: Any) -> bool:
     """Return whether a DSPy LM is the embedded one: it costs nothing, and its address changes with each process."""
-    return bool(getattr(lm, "kwargs", {}).get("api_key") == KEY)
+    return bool(getattr(lm, "kwargs", {}).get("api_key") == EMBEDDED_KEY)
 
 
 _running: dict[Path, LocalLM] = {}

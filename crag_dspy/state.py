@@ -67,7 +67,7 @@ def load_state(program: CRAG, path: Path) -> CRAG:
 
 
 def chat_template(predictor: dspy.Predict) -> list[dict[str, str]]:
-    """Return the prompt that a predictor sends, its inputs as `{{name}}`, for people to read."""
+    """Return the prompt of a predictor in DSPy's own chat format, its inputs as `{{name}}`, for people to read."""
     slots = {name: "{{" + name + "}}" for name in predictor.signature.input_fields}
     messages = dspy.ChatAdapter().format(predictor.signature, predictor.demos, slots)
     return [{"role": message["role"], "content": message["content"]} for message in messages]

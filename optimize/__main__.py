@@ -18,6 +18,7 @@ from crag_dspy import app
 from crag_dspy.cli import run_in_one_line, show
 from crag_dspy.errors import CragError
 from crag_dspy.index import Where
+from crag_dspy.local_lm import embedded
 from crag_dspy.packed import pack
 from crag_dspy.settings import Settings, load_settings
 from optimize import html, registry
@@ -162,7 +163,7 @@ def optimize(
         console.print(f"Note: {note}.", style="yellow", markup=False)
     afford(costs, options.max_cost)
     mlflow.set_experiment(registry.MODEL)
-    names = {str(one.kwargs.get("api_base")): "embedded" for one in (lm, prompt_lm, judging) if one and app.embedded(one)}
+    names = {str(one.kwargs.get("api_base")): "embedded" for one in (lm, prompt_lm, judging) if one and embedded(one)}
     endpoints = [(one.model, names.get(base := str(one.kwargs.get("api_base")), base)) for one in (lm, prompt_lm, judging) if one]
     folder = run_folder(settings.home, endpoints, recipe.facts(), shared["train"], shared["dev"], options.quick)
     earlier = registry.earlier_touches(str(shared["test"])) if test else 0

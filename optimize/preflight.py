@@ -10,9 +10,9 @@ from typing import NamedTuple
 import dspy
 from rich.table import Table
 
-from crag_dspy.app import embedded
 from crag_dspy.errors import CragError
 from crag_dspy.lm import most_tokens, price
+from crag_dspy.local_lm import embedded
 from optimize.compile import Effort
 from optimize.dataset import Row
 from optimize.examples import halves

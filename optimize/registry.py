@@ -19,8 +19,8 @@ from mlflow.exceptions import MlflowException
 from packaging.requirements import Requirement
 
 import crag_dspy
-from crag_dspy.app import embedded
 from crag_dspy.errors import SecretLeak, StateError
+from crag_dspy.local_lm import embedded
 from crag_dspy.program import CRAG
 from crag_dspy.serving import signature
 from crag_dspy.state import chat_template, fingerprint, load_state, save_state

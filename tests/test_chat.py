@@ -7,7 +7,7 @@ import pytest
 from fake_lm import FakeLM
 
 from crag_dspy.crag import context
-from crag_dspy.local_lm import KEY
+from crag_dspy.local_lm import EMBEDDED_KEY
 from optimize.strict import compiling
 
 END = "starting with the field `[[ ## answer ## ]]`, and then ending with the marker for `[[ ## completed ## ]]`."
@@ -25,20 +25,20 @@ def fake(fake_lm: FakeLM) -> FakeLM:
 )
 def test_the_embedded_lm_goes_on_after_the_marker(fake: FakeLM, raw: str) -> None:
     fake.raw = lambda field, reply: raw.format(reply)
-    with context(fake.lm(api_key=KEY)):
+    with context(fake.lm(api_key=EMBEDDED_KEY)):
         assert dspy.Predict("question -> answer")(question="red").answer == "RED"
     [call] = fake.calls
     assert call.prompt.endswith(f"{END}\n[[ ## answer ## ]]\n")
 
 
 def test_it_does_while_prompts_are_optimized_too(fake: FakeLM) -> None:
-    with context(fake.lm(api_key=KEY)), compiling():
+    with context(fake.lm(api_key=EMBEDDED_KEY)), compiling():
         assert dspy.Predict("question -> answer")(question="red").answer == "RED"
     assert fake.calls[0].prompt.endswith(f"{END}\n[[ ## answer ## ]]\n")
 
 
 def test_another_lm_gets_dspys_own_format(fake: FakeLM) -> None:
-    with context(fake.lm(api_key=KEY)), dspy.context(lm=fake.lm()):
+    with context(fake.lm(api_key=EMBEDDED_KEY)), dspy.context(lm=fake.lm()):
         assert dspy.Predict("question -> answer")(question="red").answer == "RED"
     [call] = fake.calls
     assert call.prompt.endswith(END)
@@ -46,6 +46,6 @@ def test_another_lm_gets_dspys_own_format(fake: FakeLM) -> None:
 
 def test_a_signature_with_more_outputs_is_asked_for_in_dspys_own_format(fake: FakeLM) -> None:
     fake.raw = lambda field, reply: f"[[ ## answer ## ]]\n{reply}\n\n[[ ## why ## ]]\nbecause\n\n[[ ## completed ## ]]"
-    with context(fake.lm(api_key=KEY)):
+    with context(fake.lm(api_key=EMBEDDED_KEY)):
         found = dspy.Predict("question -> answer, why")(question="red")
     assert (found.answer, found.why) == ("RED", "because") and fake.calls[0].prompt.endswith("`[[ ## completed ## ]]`.")

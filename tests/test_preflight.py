@@ -16,6 +16,7 @@ from rich.console import Console
 
 from crag_dspy import app
 from crag_dspy.errors import SettingsError
+from crag_dspy.local_lm import embedded
 from crag_dspy.settings import Settings
 from optimize import preflight
 from optimize.compile import QUICK, prepare
@@ -158,7 +159,7 @@ def test_the_table_names_unknown_prices_and_counts_examples() -> None:
 )
 def test_each_role_has_its_lm(given: dict[str, str], role: app.Role, model: str, base: str | None) -> None:
     lm = app.build_lm(Settings(lm="openai/a", lm_api_base="http://a/v1", **given), role)
-    assert (lm.model, lm.kwargs.get("api_base")) == (model, base) and not app.embedded(lm)
+    assert (lm.model, lm.kwargs.get("api_base")) == (model, base) and not embedded(lm)
 
 
 @pytest.mark.parametrize(
